@@ -6,6 +6,7 @@ from typing import Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.values import value
+from queue_core.process.wording import describe_held
 
 Outcome = Literal["deleted", "released", "expired", "died"]
 
@@ -121,7 +122,9 @@ class QueueSample:
     queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
     was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
-    `cursor` is where the source's finished leases go on after this sample.
+    `cursor` is where the source's finished leases go on after this sample. `ready` tasks can be leased now; `held` are
+    those that limits of the queue or of their tags keep from it, by the settings that `held_by` names, and waits count
+    from when a task could be leased. `held_by_rate`: time alone will let more of them be leased.
     """
 
     at: Monotonic
@@ -138,6 +141,13 @@ class QueueSample:
     presence: dict[str, PresentWorker] = field(default_factory=dict)
     upcoming: tuple[Waiting, ...] = ()
     cursor: int = 0
+    held: int = 0
+    held_by: str = ""
+    held_by_rate: bool = False
+
+    def describe_held(self) -> str:
+        """Return a sentence on what limits hold back."""
+        return describe_held(leasable=self.ready, held=self.held, by=self.held_by)
 
     @property
     def oldest_seconds(self) -> float:

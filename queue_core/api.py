@@ -44,7 +44,8 @@ class Observation:
 
     `heard` lists those of the requested workers that called this server lately; None without a server, as a store
     opened directly does not know its waiters. `upcoming` groups at most a thousand never leased, delayed tasks that
-    become leasable within the requested time (see `stats.group_upcoming`).
+    become leasable within the requested time (see `stats.group_upcoming`). `held_by` names the settings that keep tasks
+    from being leased, such as "per_tag.max_in_flight: 2"; `held_by_rate`: one of them is a rate, so time alone ends it.
     """
 
     now: Instant
@@ -55,6 +56,8 @@ class Observation:
     seen: dict[str, Instant] = field(default_factory=dict)
     heard: tuple[WorkerActivity, ...] | None = None
     upcoming: tuple[WaitingTask, ...] = ()
+    held_by: str = ""
+    held_by_rate: bool = False
 
 
 @dataclass(frozen=True, slots=True)

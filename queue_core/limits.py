@@ -19,6 +19,11 @@ from queue_core.errors import (
 
 # Source of each, unless said: App Engine's task queue SDKs.
 MAX_PAYLOAD_BYTES = 1 << 20
+MAX_PRIORITY = 9  # our own, and the highest that all brokers of AMQP must know
+MAX_IN_FLIGHT = 1_000_000  # our own: for more, set no limit
+MAX_RATE_PER_SECOND = 1_000_000.0  # our own: a token a microsecond
+MIN_RATE_PER_SECOND = 1 / 86_400  # our own: a token a day
+MAX_BURST = 1_000_000  # our own
 MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a handler can pass it on.
 MAX_TASKS_PER_LEASE = 1000
 MAX_TOKENS_PER_CALL = 1000

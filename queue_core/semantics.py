@@ -80,22 +80,40 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
         ready_at=eta,
         max_leases=new.max_leases,
         headers=new.headers or None,
+        priority=new.priority,
     )
+
+
+def lease_order(task: StoredTask) -> tuple[int, Instant, int]:
+    """Return the key by which READY tasks are leased: priority, the highest first, then eta, then id."""
+    return -task.priority, task.eta, task.id
+
+
+def admit(task: StoredTask, *, now: Instant) -> StoredTask:
+    """Make a HELD task READY; its wait for a lease counts from now."""
+    return replace(task, state=TaskState.READY, eta=now, ready_at=now)
+
+
+def hold(task: StoredTask) -> StoredTask:
+    """Make a READY task HELD, in the place that its eta gives it."""
+    return replace(task, state=TaskState.HELD)
 
 
 def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
     """Return a task of another store under a new id of this store.
 
-    A LEASED task stays leased, without a holder, until its eta. Its `leased_at` grows by one microsecond, so that a
-    token of the other store is never valid here even if the ids are equal.
+    A HELD task becomes READY: whether this queue's limits hold it is found out anew. A LEASED task stays leased,
+    without a holder, until its eta. Its `leased_at` grows by one microsecond, so that a token of the other store is
+    never valid here even if the ids are equal.
     """
     leased = moved.state is TaskState.LEASED
-    early = moved.state is TaskState.READY and moved.eta > now  # this store's clock is behind the other's
+    state = TaskState.READY if moved.state is TaskState.HELD else moved.state
+    early = state is TaskState.READY and moved.eta > now  # this store's clock is behind the other's
     return replace(
         moved,
         id=task_id,
         queue=queue,
-        state=TaskState.DELAYED if early else moved.state,
+        state=TaskState.DELAYED if early else state,
         leased_at=Instant(moved.leased_at + leased),
         worker="" if leased else moved.worker,
     )

@@ -114,6 +114,7 @@ class QueueService:
                     outcomes.append(error)  # the operations before it took effect; their callers must learn that
                 except QueueError as error:
                     outcomes.append(error)
+            work.wake_for_admitted()
         return Batch(tuple(outcomes), self.store.ticket(), work)
 
     def _unit_of_work(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
@@ -186,6 +187,7 @@ class QueueService:
                 raise
             except QueueError as error:
                 outcome = error
+            work.wake_for_admitted()
         return work, outcome, self.store.ticket()
 
     def within(self, connection: object, operation: Operation[T]) -> T:

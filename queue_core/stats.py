@@ -16,7 +16,9 @@ LeaseOutcome = Literal["deleted", "released", "expired"]
 class QueueStats:
     """The counts of a queue, or of some of its tags, at one instant.
 
-    `ready + delayed + in_flight` are the tasks still to be done. `in_flight` counts leases that have not expired.
+    `ready + held + delayed + in_flight` are the tasks still to be done. `in_flight` counts leases that have not
+    expired. `held`: tasks that limits of their tags hold back, which are not `ready`; tasks that became due since the
+    last change count as ready. `room`: leases that limits of the whole queue let it grant now; None: it has none.
     Totals only grow, but those of a tag that was empty for a day may restart at 0. `paused`: the queue grants no lease,
     as it is paused or was moved. `as_of`: the instant by the store's clock.
     """
@@ -35,6 +37,18 @@ class QueueStats:
     died_total: int = 0
     paused: bool = False
     as_of: Instant | None = field(default=None, compare=False)
+    held: int = 0
+    room: int | None = None
+
+    @property
+    def pending(self) -> int:
+        """The tasks still to be done."""
+        return self.ready + self.held + self.delayed + self.in_flight
+
+    @property
+    def leasable(self) -> int:
+        """The tasks that could be leased now: ready ones, as far as the limits of the queue let it grant leases."""
+        return self.ready if self.room is None else min(self.ready, self.room)
 
     def oldest_ready_seconds(self, now: Instant) -> float:
         """Return how long the oldest ready task has waited; 0 when none waits."""

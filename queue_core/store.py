@@ -52,7 +52,10 @@ class Transaction(Protocol):
     """The verbs. A `None` in a list of outcomes: that token is not current and changed nothing."""
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        """Create the queue or replace its settings; True when it was created. Leaves it paused or running as it was."""
+        """Create the queue or replace its settings; True when it was created. Leaves it paused or running as it was.
+
+        New limits of its tags hold back or admit tasks at once, at a cost that grows with the tags that have any.
+        """
 
     def queue(self, name: str) -> QueueSpec:
         """Return the queue's settings and whether it is paused. Raises `UnknownQueueError`."""
@@ -76,7 +79,9 @@ class Transaction(Protocol):
         """Add tasks in order. An eta, name or queue out of range fails the whole call before anything is written."""
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        """Lease leasable tasks in eta order, ties by id. A paused queue grants none.
+        """Lease leasable tasks by priority, then in eta order, ties by id. A paused queue grants none.
+
+        Never exceeds the queue's limits nor those of a tag (`admission`); with `per_tag.fair` tags take turns.
 
         With an `allowance`, the first task that does not fit ends the lease; it and later tasks stay uncharged. Records
         when `request.worker` was first seen; raises `WorkerRetiredError` for a retired worker.
@@ -140,7 +145,8 @@ class Transaction(Protocol):
     ) -> Lease | None:
         """Lease one delayed task before its eta if the eta is `expected`; None otherwise. For quarantined tasks.
 
-        Records the worker, and raises for a retired worker or too long a lease, as `lease` does. Also when paused.
+        Records the worker, and raises for a retired worker or too long a lease, as `lease` does. Also when paused; not
+        when that would exceed a limit of the queue or of the task's tag.
         """
 
     def peek(
@@ -164,7 +170,10 @@ class Transaction(Protocol):
         """Return counts per tag, ordered by tag; untagged tasks come first when `after` is None."""
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        """Return since when the tasks at 8 positions of the ready queue wait; bounded cost (`stats.sample_waiting`)."""
+        """Return since when the tasks at 8 positions of the ready queue wait, whichever is leased first.
+
+        Positions are in the order of their etas; the cost is bounded (`stats.sample_waiting`).
+        """
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
         """Return the etas, in order, of never leased delayed tasks that become leasable in (`now`, `until`].
@@ -196,7 +205,16 @@ class Transaction(Protocol):
         """Return the live leases, soonest to end first."""
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        """Return when time alone next makes a task leasable; `now` or earlier: at once; None: never."""
+        """Return when time alone next makes a task leasable; `now` or earlier: at once; None: never.
+
+        Includes when a limit on the rate of leases next lets one be granted that a task waits for.
+        """
+
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        """Return, once, how many tasks of which queues and tags this transaction's verbs let be leased by limits alone.
+
+        They became leasable as their tag's lane admitted them, or as room returned in a queue that is limited itself.
+        """
 
     def workers_seen(self, workers: Sequence[str]) -> dict[str, Instant]:
         """Return when each worker first called `lease`; workers never seen are left out."""

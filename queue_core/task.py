@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias, cast
 
+from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
 from queue_core.attempts.attempt import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
@@ -23,6 +24,7 @@ Headers: TypeAlias = Mapping[str, str]
 class TaskState(IntEnum):
     """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta by themselves.
 
+    A HELD task's eta has come, but a limit of its tag holds it back (`admission`).
     The stored state may lag behind the clock: a DELAYED or LEASED task whose eta has passed *is* leasable, and every
     verb and statistic treats it so (`semantics.expire`).
     """
@@ -31,6 +33,7 @@ class TaskState(IntEnum):
     DELAYED = 1
     LEASED = 2
     DEAD = 3
+    HELD = 4
 
 
 @value
@@ -38,6 +41,7 @@ class NewTask:
     """A task to add. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the queue called.
 
     `max_leases`: the task's own limit; None: the queue's. `headers`: text by name, at most 4 KiB; None: none.
+    `priority`: 0 to 9; a task of higher priority is leased before all of lower.
     """
 
     payload: bytes = b""
@@ -48,6 +52,7 @@ class NewTask:
     queue: str | None = None
     max_leases: int | None = None
     headers: Headers | None = None
+    priority: int = 0
 
 
 @value
@@ -66,8 +71,8 @@ class StoredTask:
     charged so far. `leased_at` is the instant of the last grant (0: never leased); it never repeats for a task and
     is part of its token. `ready_at` is the eta before the present lease. `spent` holds future ends of leases that were
     cut short: no later lease may end at one of them.
-    `max_leases`, `headers`: see `NewTask`. `attempts`: its last leases that ended without its work being done, oldest
-    first. `progress` and `checkpoint`: what a handler reported last with a renewal; None: nothing.
+    `max_leases`, `headers`, `priority`: see `NewTask`. `attempts`: its last leases that ended without its work being
+    done, oldest first. `progress` and `checkpoint`: what a handler reported last with a renewal; None: nothing.
     """
 
     id: int
@@ -89,6 +94,7 @@ class StoredTask:
     attempts: tuple[Attempt, ...] = ()
     progress: Progress | None = None
     checkpoint: bytes | None = None
+    priority: int = 0
 
     @property
     def token(self) -> str:
@@ -180,6 +186,9 @@ class QueueSpec:
         moved_to: the store the queue was moved to; "" while it is in this one.
         history_keep: ended leases that `history` finds; 0: none.
         history_seconds: for how long it finds them.
+        max_in_flight: leases of the queue that are held at a time; None: any number.
+        rate: leases granted; None: any number.
+        per_tag: the limits of each tag.
 
     The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
     """
@@ -198,6 +207,9 @@ class QueueSpec:
     mode: Literal["pull", "push"] = "pull"
     history_keep: int = 10_000
     history_seconds: float = 86_400.0
+    max_in_flight: int | None = None
+    rate: Rate | None = None
+    per_tag: TagLimits = NO_TAG_LIMITS
     paused: bool = field(default=False, compare=False)
     moved_to: str = field(default="", compare=False)
 
@@ -205,6 +217,11 @@ class QueueSpec:
     def is_closed(self) -> bool:
         """Return whether the queue grants no lease, as it is paused or was moved."""
         return self.paused or bool(self.moved_to)
+
+    @property
+    def is_limited(self) -> bool:
+        """Return whether the whole queue has a limit."""
+        return self.max_in_flight is not None or self.rate is not None
 
 
 def token_of(task_id: int, leased_at: Instant) -> str:

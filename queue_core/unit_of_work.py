@@ -11,13 +11,15 @@ from typing import Literal, TypeVar
 from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
+from queue_core.admission import Rate
 from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import Instant
 from queue_core.clock import after as after_seconds
+from queue_core.config.units import format_rate
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.outbox import Outbox
+from queue_core.outbox import Outbox, WakeUp
 from queue_core.quota import StorageGuard
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
@@ -389,6 +391,16 @@ class UnitOfWork(Outbox):
         self.record_finished(expired)
         return more
 
+    def wake_for_admitted(self) -> None:
+        """Add the wake-ups of tasks that limits alone held back until now."""
+        for queue, tag, count in self.transaction.admitted():
+            self.wakes[(queue, tag)] = self.wakes.get((queue, tag), 0) + count
+
+    def all_wakes(self) -> list[WakeUp]:
+        """Return the wake-ups by queue and tag."""
+        self.wake_for_admitted()
+        return super().all_wakes()
+
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def stats(self, queue: str, tags: TagFilter) -> QueueStats:
@@ -437,6 +449,7 @@ class UnitOfWork(Outbox):
             limits.check_worker(worker)
         reads = self.transaction
         stats = reads.stats(queue, tags, now=self.now)
+        limits_held = limits_that_hold(reads.queue(queue), stats) if stats.held or stats.room is not None else ()
         return Observation(
             self.now,
             stats,
@@ -449,6 +462,8 @@ class UnitOfWork(Outbox):
             ),
             reads.workers_seen(workers) if workers else {},
             upcoming=self._upcoming(queue, tags, ahead_seconds) if ahead_seconds and stats.delayed else (),
+            held_by=", ".join(limits_held),
+            held_by_rate=any("rate: " in limit for limit in limits_held),
         )
 
     def _upcoming(self, queue: str, tags: TagFilter, ahead_seconds: float) -> tuple[WaitingTask, ...]:
@@ -474,6 +489,21 @@ class UnitOfWork(Outbox):
             if page.stats.ready:
                 key = (queue, page.tag)
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
+
+
+def limits_that_hold(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
+    """Return the settings of a queue that keep tasks from being leased now, as they are written."""
+    found: list[str] = []
+    if stats.leasable < stats.ready:
+        found += _limits_of("", spec.max_in_flight, spec.rate)
+    if stats.held:
+        found += _limits_of("per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
+    return tuple(found)
+
+
+def _limits_of(before: str, max_in_flight: int | None, rate: Rate | None) -> list[str]:
+    found = [] if max_in_flight is None else [f"{before}max_in_flight: {max_in_flight:,}"]
+    return found if rate is None else [*found, f"{before}rate: {format_rate(rate.per_second)}"]
 
 
 def _lease_request(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from queue_core import limits
+from queue_core.admission import Rate
 from queue_core.errors import (
     InvalidLeaseTimeError,
     InvalidRequestError,
@@ -26,6 +27,7 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
             or task.eta is not None
             or task.max_leases is not None
             or task.queue is not None
+            or task.priority
         ):
             check_types(task)
         if task.headers is not None:
@@ -52,6 +54,10 @@ def check_types(task: NewTask) -> None:
         raise InvalidRequestError(f"eta must be whole microseconds since 1970: {task.eta!r}; see `queue_core.clock`")
     if task.max_leases is not None and not isinstance(task.max_leases, int):
         raise InvalidRequestError(f"max_leases must be a whole number: {task.max_leases!r}")
+    if type(task.priority) is not int or not 0 <= task.priority <= limits.MAX_PRIORITY:
+        raise InvalidRequestError(
+            f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: {task.priority!r}"
+        )
     if task.delay_seconds is not None:
         limits.check_delay_seconds(task.delay_seconds)
 
@@ -121,6 +127,8 @@ def check_queue_spec(spec: QueueSpec) -> None:
         raise InvalidSettingError(
             f"{spec.name}: history for must be in [0, {limits.MAX_HISTORY_SECONDS:.0f}] s: {spec.history_seconds}"
         )
+    _check_lease_limits(spec.name, "", spec.max_in_flight, spec.rate)
+    _check_lease_limits(spec.name, "per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:
@@ -128,6 +136,18 @@ def check_queue_spec(spec: QueueSpec) -> None:
             f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
             f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
         )
+
+
+def _check_lease_limits(queue: str, before: str, max_in_flight: int | None, rate: Rate | None) -> None:
+    _check_within(queue, f"{before}max_in_flight", max_in_flight, limits.MAX_IN_FLIGHT)
+    if rate is None:
+        return
+    if not limits.MIN_RATE_PER_SECOND <= rate.per_second <= limits.MAX_RATE_PER_SECOND:
+        raise InvalidSettingError(
+            f"{queue}: {before}rate must be from one a day to {limits.MAX_RATE_PER_SECOND:.0f} a second: "
+            f"{rate.per_second} a second"
+        )
+    _check_within(queue, f"{before}rate: burst", rate.burst, limits.MAX_BURST)
 
 
 def _check_within(queue: str, setting: str, number: int | None, most: int) -> None:

@@ -1,4 +1,8 @@
-"""The tests, and commands that test at length: `python3 -m tests.faults`, `python3 -m tests.bench.peers`."""
+"""The tests, and commands that test at length: `python3 -m tests.faults`, `python3 -m tests.bench.peers`.
+
+`python3 -m tests.bench.alone.revisions` compares two commits, `python3 -m tests.bench.alone.limits` queues with and
+without limits.
+"""
 
 import sys
 

@@ -11,6 +11,7 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.simulation.limits import QueueLimits
 from orchestrator.simulation.results import quantile
 from orchestrator.simulation.study import PoolCandidate
 from orchestrator.simulation.workload import SimulatedWorld
@@ -159,7 +160,10 @@ def world_of(
             max_leases=queue.max_leases or world.max_leases,
             retry_min_seconds=queue.retry.min,
             retry_max_seconds=queue.retry.max,
+            limits=QueueLimits(queue.max_in_flight, queue.bucket(), queue.per_tag.limits()),
         )
+        if queue.per_tag.fair:
+            notes.append("tags take turns in the queue, which is not simulated: it changes whose tasks wait")
     return world, notes
 
 

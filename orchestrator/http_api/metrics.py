@@ -43,6 +43,7 @@ _TOTALS: Final[Mapping[str, tuple[str, Number]]] = {
 }
 _SAMPLED: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
     "ready": ("Tasks leasable now.", lambda sample: sample.ready),
+    "held": ("Tasks kept from being leased by limits of the queue or of their tags.", lambda sample: sample.held),
     "delayed": ("Tasks whose eta is ahead.", lambda sample: sample.delayed),
     "in_flight": ("Tasks under a lease.", lambda sample: sample.in_flight),
     "dead": ("Tasks kept aside after their last lease.", lambda sample: sample.dead),

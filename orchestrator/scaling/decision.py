@@ -34,6 +34,7 @@ Rule = Literal[
     "failing_work",
     "contention",
     "queue_paused",
+    "rate_limited",
     "host_headroom",
     "budget",
     "max_step_up",
@@ -46,7 +47,8 @@ Rule = Literal[
 `deadline`: a task's deadline; `late`: tasks that are late; `saturated`: work near what the largest fleet can do;
 `finish_by`: an instant by which all work must be done; `wake`: an empty pool with work; `warm`: an slo shorter than a
 start; `min`: the lower bound; `fallback`: no recent sample; `hold`: no change; `idle`: a worker idle for longer than it
-pays; `paper`: a smaller fleet that meets the slo by the Erlang C estimate.
+pays; `paper`: a smaller fleet that meets the slo by the Erlang C estimate; `rate_limited`: an idle worker could lease
+nothing, as limits of the queue or of its tags hold back all that waits.
 
 A task waits longer than the slo, and no worker is added: `at_max`, as the pool has as many as `max`, or the name of the
 guard that held it back (see `GuardName`).
@@ -77,6 +79,7 @@ GuardName = Literal[
     "max",
     "paused",
     "queue_paused",
+    "rate_limited",
     "stale_sample",
     "min_billing",
 ]
@@ -151,8 +154,9 @@ class Limit:
 class Inputs:
     """The numbers a decision was made from.
 
-    `busy`, `idle`, `starting` and `draining` count workers; `arrival_rate` is per second; `slack` is the share of the
-    slo that is planned with, and `usable_slo_seconds` is that share less one turn; `forks`: the next worker is forked.
+    `held_back` counts tasks that limits keep from being leased, which `ready` does not. `busy`, `idle`, `starting` and
+    `draining` count workers; `arrival_rate` is per second; `slack` is the share of the slo that is planned with, and
+    `usable_slo_seconds` is that share less one turn; `forks`: the next worker is forked.
     """
 
     ready: int
@@ -171,6 +175,7 @@ class Inputs:
     usable_slo_seconds: float
     sample_age_seconds: float
     forks: bool = False
+    held_back: int = 0
 
 
 _INPUTS: Final = tuple(known.name for known in fields(Inputs))

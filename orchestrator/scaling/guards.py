@@ -176,6 +176,17 @@ def queue_paused(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return max(facts.current, facts.spec.workers.min), limit_of_pause(facts)
 
 
+def rate_limited(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Start no worker that could lease nothing while limits of the queue or of its tags hold tasks back."""
+    sample = facts.sample
+    if not sample.held or target <= facts.current:
+        return None
+    most = max(facts.current, _workers_for(sample.ready + sample.in_flight, facts.spec))
+    if target <= most:
+        return None
+    return most, Limit("rate_limited", sample.describe_held())
+
+
 def limit_of_pause(facts: Facts) -> Limit:
     """Return the limit of a queue that is paused, and how to resume it."""
     return Limit("queue_paused", f"the queue {facts.spec.queue} is paused: `towline resume {facts.spec.queue}`")
@@ -232,6 +243,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     failing_work,
     contention,
     queue_paused,
+    rate_limited,
     host_headroom,
     budget,
     bounds,
@@ -242,7 +254,9 @@ GUARDS: Final[tuple[Guard, ...]] = (
     min_billing,
 )
 
-_AGAINST_GROWTH: Final = frozenset({crash_loop, runtime_unavailable, queue_paused, max_step_up, spawn_parallelism})
+_AGAINST_GROWTH: Final = frozenset(
+    {crash_loop, runtime_unavailable, queue_paused, rate_limited, max_step_up, spawn_parallelism}
+)
 _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
 """Guards that may change a target which is not above the present size; none raises it above that."""
 

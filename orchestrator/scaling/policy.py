@@ -23,6 +23,7 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "failing_work": "failing_work",
     "contention": "contention",
     "queue_paused": "queue_paused",
+    "rate_limited": "rate_limited",
     "host_headroom": "host_headroom",
     "budget": "budget",
     "max_step_up": "max_step_up",
@@ -31,8 +32,9 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "stale_sample": "stale_sample",
 }
 """The guards that may keep a pool from growing, each with the rule that names it while a task is late."""
-_PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample"})
-"""Guards of a single step, which the next turns take: no trouble as long as no task is late."""
+_PASSING: Final = frozenset({"max_step_up", "spawn_parallelism", "stale_sample", "rate_limited"})
+"""Guards of a single step, which the next turns take, and limits that somebody wants: no trouble as long as no task is
+late."""
 
 
 def decide(context: DecisionContext) -> Decision:
@@ -77,11 +79,11 @@ def _lateness(
     """Return a sentence on the late tasks and their causes; and the limits, with the one that applies to a pool that
     asks for no worker, as it has all it may."""
     facts = context.facts
-    if not limits and target >= wanted and target <= facts.current:
+    if target <= facts.current and not any(limit.guard in _BOUNDS for limit in limits):
         if facts.sample.paused:
-            limits = (limit_of_pause(facts),)
-        elif facts.current >= facts.spec.workers.max:
-            limits = (limit_of_max(facts),)
+            limits = (*limits, limit_of_pause(facts))
+        elif target >= wanted and facts.current >= facts.spec.workers.max:
+            limits = (*limits, limit_of_max(facts))
     causes = [context.describe_workers()]
     if target > facts.current:
         more = target - facts.current
@@ -120,6 +122,8 @@ def _notes(context: DecisionContext, proposal: Proposal) -> tuple[str, ...]:
     if hung:
         names = ", ".join(w.worker for w in hung[:_NAMED]) + (", ..." if len(hung) > _NAMED else "")
         notes = (*notes, f"{len(hung)} unresponsive and no capacity: {names}")
+    if context.facts.sample.held:
+        notes = (*notes, context.facts.sample.describe_held())
     if context.warm.description:
         notes = (*notes, context.warm.description)
     trial = context.facts.state.contention.trial
@@ -153,4 +157,5 @@ def _inputs(context: DecisionContext) -> Inputs:
         pace.usable_slo_seconds,
         max(0.0, facts.now - sample.at),
         estimates.forks,
+        sample.held,
     )

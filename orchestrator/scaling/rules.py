@@ -10,6 +10,8 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
+from orchestrator.clock import Monotonic
+from orchestrator.fleet.workers import Worker
 from orchestrator.samples import Waiting
 from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
@@ -33,9 +35,9 @@ def grow(context: DecisionContext) -> Proposal | None:
         proposals += [one for one in (_late(context), _saturated(context)) if one is not None]
     if context.forecast is not None:
         proposals.append(_finish_proposal(context, context.forecast))
-    if context.warm.kept:
+    if context.warm.kept and not _is_barred(context):
         proposals.append(_warm(context))
-    if context.upcoming and (proposal := prepare(context)) is not None:
+    if context.upcoming and not _is_barred(context) and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
     if current == 0 and sample.ready > context.capacity.taken_elsewhere:
         proposals.append(Proposal(1, "wake", _nobody(sample.ready)))
@@ -51,13 +53,21 @@ def _deadline(context: DecisionContext) -> Need:
     grown = context.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
+    if (
+        sample.held and sample.ready
+    ):  # they wait behind ready ones too; the guard `rate_limited` bounds what is asked for them
+        waiting = [*waiting, Waiting(sample.ready + sample.held, 0.0)]
     return workers_needed(waiting, capacity=context.capacity, pace=context.pace)
 
 
 def _why_deadline(context: DecisionContext, need: Need) -> str:
-    ready, workers = context.facts.sample.ready, context.facts.current
+    sample, workers = context.facts.sample, context.facts.current
+    ready = sample.ready
     when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
     begin = f"{needed(need.workers, 'more' if workers else '')} to begin"
+    if need.position > ready:
+        held = f"all {ready + sample.held:,} that wait, held ones included"
+        return f"{begin} {held}, {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
     if not workers and not context.capacity.helpers:
         what = f"the first {need.position:,}" if need.position < ready else "it" if ready == 1 else "all"
         return f"{_nobody(ready)}: {begin} {what} {when}"
@@ -133,6 +143,36 @@ def _slot_each(context: DecisionContext) -> int:
     return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
+def _is_barred(context: DecisionContext) -> bool:
+    """Return whether limits hold tasks back until leases end: time alone makes none of them ready."""
+    return bool(context.facts.sample.held) and not context.facts.sample.held_by_rate
+
+
+def _barred(context: DecisionContext, *, level: int, low: int, below: int) -> Proposal | None:
+    """Propose to let workers go that were idle, or not needed, for a turn: there is nothing for them until a lease
+    ends, and its worker leases what that makes ready."""
+    facts = context.facts
+    top = level
+    for worker in context.idle:
+        spare_at = min(worker.since, _spare_at(context, worker, level=top, below=below))
+        if top <= low or facts.now - spare_at < context.pace.turn_seconds:
+            break
+        top -= 1
+    going = level - top
+    if not going:
+        return None
+    idle = "1 idle worker goes" if going == 1 else f"{going:,} idle workers go"
+    return Proposal(facts.current - going, "rate_limited", f"{idle}: {facts.sample.describe_held()}")
+
+
+def _spare_at(context: DecisionContext, worker: Worker, *, level: int, below: int) -> Monotonic:
+    """Return since when the fleet has not needed this level; a worker that a decision has just added is not spare."""
+    state = context.facts.state
+    needed_at = state.estimates.gaps.needed_at(level + below)
+    spare_at = worker.since if needed_at is None else needed_at
+    return max(spare_at, state.grown_at[level - 1]) if level <= len(state.grown_at) else spare_at
+
+
 def _warm(context: DecisionContext) -> Proposal:
     kept = f"{counted(context.warm.kept, 'worker')} {'is' if context.warm.kept == 1 else 'are'} kept warm"
     why = f"{kept}: a start takes {context.pace.startup_seconds:,.1f} s, too long for the slo"
@@ -166,14 +206,13 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     level = facts.current - starting
     low = max(spec.workers.min - starting, context.warm.kept - below, context.busy, fewest(context) - starting)
     held: dict[int, float] = {}
+    if _is_barred(context):
+        low = max(spec.workers.min - starting, context.busy)
+        return _barred(context, level=level, low=low, below=below) or proposal, held
     for worker in context.idle:
         if level <= low:
             break
-        needed_at = state.estimates.gaps.needed_at(level + below)
-        spare_at = worker.since if needed_at is None else needed_at
-        if level <= len(state.grown_at):  # a worker that a decision has just added is not spare
-            spare_at = max(spare_at, state.grown_at[level - 1])
-        spare_seconds = now - spare_at
+        spare_seconds = now - _spare_at(context, worker, level=level, below=below)
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
         if spare_seconds >= hold:
             unused, kept = shown_seconds(spare_seconds), shown_seconds(hold)

@@ -14,6 +14,7 @@ from typing import Final
 
 from orchestrator.clock import Monotonic
 from orchestrator.samples import Outcome
+from orchestrator.simulation.limits import SimulatedLimits
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 
 NEVER: Final = math.inf
@@ -84,6 +85,7 @@ _END: Final = 1
 _OVERDUE: Final = 2
 _RETRY: Final = 3
 _NOTHING: Final = 4
+_OPEN: Final = 5
 
 
 class SimulatedPool:
@@ -134,6 +136,8 @@ class SimulatedPool:
         self._events: list[tuple[float, int, int, int | str]] = [(NEVER, 0, _NOTHING, 0)]  # never empty
         self._order = 0
         self._recent = SimulationEvents(0, [], [])
+        self._opens_at = NEVER
+        self.limits = None if world.limits.are_none else SimulatedLimits(world.limits, workload.tags)
 
     # -- time -----------------------------------------------------------------------------------------------------
 
@@ -166,16 +170,19 @@ class SimulatedPool:
     def advance(self, until: float, *, wakes: bool) -> None:
         """Run the next event and all before `until`; with `wakes` stop when a turn is wanted."""
         events, ready_at, arrives_at = self._events, self._ready_at, self._arrives_at
-        ready, free = self.ready, self.free
+        ready, free, limits = self.ready, self.free, self.limits
         happens_at = events[0][0]
         while True:
             if arrives_at <= happens_at:
                 self.now, task = arrives_at, self._next
                 self._next = task + 1
                 self._arrives_at = arrives_at = ready_at[task + 1]
-                ready.append(task)
-                if free or len(ready) == 1:  # else it waits behind other tasks
-                    self._arrived()
+                if limits is not None and not limits.enter(task, self.now):
+                    self._plan_opening()
+                else:
+                    ready.append(task)
+                    if free or len(ready) == 1:  # else it waits behind other tasks
+                        self._arrived()
             else:
                 self.now, _, kind, key = heappop(events)
                 if kind == _END:
@@ -193,12 +200,50 @@ class SimulatedPool:
             self._come_up(key)  # type: ignore[arg-type]
         elif kind == _RETRY:
             self.retrying -= 1
-            self._ready_again[key] = self.now  # type: ignore[index]
-            self._recent.arrivals += 1
-            self.ready.append(key)  # type: ignore[arg-type]
-            self._arrived()
+            self._come_back(key)  # type: ignore[arg-type]
+        elif kind == _OPEN:
+            self._open()
         else:
             self._overdue(key)  # type: ignore[arg-type]
+
+    def _come_back(self, task: int) -> None:
+        if self.limits is not None and not self.limits.enter(task, self.now):
+            self._plan_opening()
+            return
+        self._ready_again[task] = self.now
+        self._recent.arrivals += 1
+        self.ready.append(task)
+        self._arrived()
+
+    # -- limits ---------------------------------------------------------------------------------------------------
+
+    @property
+    def leasable(self) -> int:
+        """The number of tasks that could be leased now."""
+        return len(self.ready) if self.limits is None else min(len(self.ready), self.limits.room(self.now))
+
+    def _open(self) -> None:
+        """Make tasks ready that time alone lets be leased, and lease what the queue has room for again."""
+        assert self.limits is not None, "only limits make openings"
+        self._admit(self.limits.open(self.now))
+        self.serve()
+        self._plan_opening()
+
+    def _admit(self, tasks: Iterable[int]) -> None:
+        for task in tasks:
+            self._ready_again[task] = self.now
+            self._recent.arrivals += 1
+            self.ready.append(task)
+            self._arrived()
+
+    def _plan_opening(self) -> None:
+        """Plan the event at which time alone next lets a task be leased."""
+        assert self.limits is not None, "only limits make openings"
+        opens_at = self.limits.opens_at(self.now, ready=len(self.ready))
+        if opens_at < self._opens_at or self._opens_at <= self.now:
+            self._opens_at = opens_at
+            if opens_at < NEVER:
+                self._push(max(opens_at, self.now), _OPEN, 0)
 
     def take_events(self) -> SimulationEvents:
         """Return the events since the last call."""
@@ -270,21 +315,35 @@ class SimulatedPool:
         if worker is None:
             return
         for number in [number for number, lease in self.leases.items() if lease.worker is worker]:
-            self.ready.appendleft(self.leases.pop(number).task)
+            self._give_back(self.leases.pop(number).task)
             self.killed += 1
         worker.leases = 0
         self._remove(worker, signal=9)
 
+    def _give_back(self, task: int) -> None:
+        """Put the task of a killed worker before all others, or into its lane."""
+        limits = self.limits
+        if limits is None:
+            self.ready.appendleft(task)
+            return
+        admitted = limits.end(task, self.now)
+        if limits.enter(task, self.now):
+            self.ready.appendleft(task)
+        self._admit(admitted)
+
     def serve(self) -> None:
         """Lease ready tasks to free workers."""
-        while self.ready and self.free:
+        while self.leasable and self.free:
             self._lease(self._chosen())
 
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _arrived(self) -> None:
         if self.free:
-            self._lease(self._chosen())
+            if self.limits is None or self.limits.room(self.now) > 0:
+                self._lease(self._chosen())
+            else:
+                self._plan_opening()
         elif len(self.ready) == 1 and len(self.workers) == self.leaving:
             self.wants_turn = True
 
@@ -313,6 +372,8 @@ class SimulatedPool:
             self.leased_at.append(lease.began_at)
         worker.leases -= 1
         worker.used_at = now
+        if self.limits is not None:
+            self._admit(self.limits.end(lease.task, now))
         if not worker.is_leaving:
             self._serve(worker)
         elif not worker.leases:
@@ -331,9 +392,11 @@ class SimulatedPool:
         """Lease tasks to a worker that has just become free, as many as it has slots."""
         ready, slots = self.ready, self._slots
         while worker.leases < slots:
-            if not ready:
+            if not ready or not self.leasable:
                 self.free.pop(worker.name, None)
                 self.free[worker.name] = worker
+                if ready:
+                    self._plan_opening()
                 return
             self._lease(worker)
 
@@ -357,6 +420,9 @@ class SimulatedPool:
         at_a_time = len(leases) + 1
         if self._is_contended:
             seconds = self._world.held_seconds(seconds, at_a_time=at_a_time)
+        if self.limits is not None:
+            self.limits.lease(task, now)
+            self._plan_opening()
         self._order = order = self._order + 1
         leases[order] = SimulatedLease(worker, task, now, now - since, number, at_a_time)
         heappush(self._events, (now + seconds, order, _END, order))

@@ -206,6 +206,7 @@ class PolicyScaler:
         if (
             pool.leases
             or pool.ready
+            or (pool.limits is not None and pool.limits.held)
             or pool.starting
             or pool.leaving
             or pool.next_visible_at(self.ahead_seconds) <= pool.now
@@ -250,7 +251,7 @@ class PolicyScaler:
         pool.leave(worker)
 
     def _sample(self, pool: SimulatedPool, recent: SimulationEvents, now: Monotonic) -> QueueSample:
-        at, ready, held = pool.now, len(pool.ready), pool.leases.values()
+        at, ready, held = pool.now, pool.leasable, pool.leases.values()
         positions = _positions(ready)
         waiting = tuple(map(Waiting, positions, pool.waited_seconds(positions)))
         running = [
@@ -269,7 +270,7 @@ class PolicyScaler:
             )
             for lease in recent.finished
         ]
-        return QueueSample(
+        sample = QueueSample(
             now,
             ready,
             pool.delayed,
@@ -284,6 +285,12 @@ class PolicyScaler:
             {},
             self._upcoming(pool) if pool.delayed else (),
         )
+        limits = pool.limits
+        if limits is None:
+            return sample
+        held_by, by_rate = limits.describe
+        held_back = limits.held + len(pool.ready) - ready
+        return replace(sample, held=held_back, held_by=held_by if held_back else "", held_by_rate=by_rate)
 
     def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
         """Return the first task of each span of the time ahead in which any becomes leasable, as the queue does."""

@@ -8,6 +8,7 @@ from typing import Final
 
 from orchestrator.capacity.allocation import PRIOR_FORK_SECONDS
 from orchestrator.errors import OrchestratorError
+from orchestrator.simulation.limits import NO_LIMITS, QueueLimits
 
 SHORTEST_SERVICE_SECONDS: Final = 0.001
 NEVER_SUCCEEDS: Final = -1
@@ -26,6 +27,7 @@ class Workload:
         service_seconds: how long a task takes if it runs alone.
         added_at: when a task was added, for tasks with an eta; left out: when it became leasable.
         failures: leases that fail before one succeeds, `NEVER_SUCCEEDS` if none does; left out: none fails.
+        tags: the tag of each task, for limits per tag; left out: none has one.
     """
 
     name: str
@@ -33,10 +35,11 @@ class Workload:
     service_seconds: Sequence[float]
     added_at: Sequence[float] | None = None
     failures: Sequence[int] | None = None
+    tags: Sequence[str | None] | None = None
 
     def __post_init__(self) -> None:
         counts = {len(self.ready_at), len(self.service_seconds)}
-        counts |= {len(given) for given in (self.added_at, self.failures) if given is not None}
+        counts |= {len(given) for given in (self.added_at, self.failures, self.tags) if given is not None}
         if len(counts) > 1:
             raise ValueError(f"the sequences of a workload must have one length: {sorted(counts)}")
 
@@ -67,6 +70,7 @@ def workload_of(
     *,
     added_at: Sequence[float] | None = None,
     failures: Sequence[int] | None = None,
+    tags: Sequence[str | None] | None = None,
 ) -> Workload:
     """Make a workload from pairs of ready and service seconds in any order; the other sequences have the same order."""
     order = sorted(range(len(tasks)), key=lambda index: tasks[index][0])
@@ -76,6 +80,7 @@ def workload_of(
         [max(SHORTEST_SERVICE_SECONDS, tasks[index][1]) for index in order],
         None if added_at is None else [added_at[index] for index in order],
         None if failures is None else [failures[index] for index in order],
+        None if tags is None or not any(tags) else [tags[index] for index in order],
     )
 
 
@@ -98,6 +103,7 @@ class SimulatedWorld:
         no_start_until: workers that start before this instant die at their start.
         cores: the cores of the host that the workers share; they bound how many start at a time.
         begins_at: the epoch second of time 0, for settings with a time of day; a Monday's midnight by default.
+        limits: of the queue and of its tags.
     """
 
     startup_seconds: float = 2.0
@@ -112,6 +118,7 @@ class SimulatedWorld:
     no_start_until: float = 0.0
     cores: int = 2
     begins_at: float = MONDAY
+    limits: QueueLimits = NO_LIMITS
 
     def start_seconds(self, rng: Random, *, at_a_time: int = 1, forked: bool = False) -> float:
         """Return how long one of `at_a_time` concurrent starts takes."""

@@ -124,7 +124,9 @@ def _pool(pool: Json, observed: Observation, workers: Sequence[Json], now_second
     sample = {
         **mapping_of(pool.get("sample")),
         "at": now_seconds,
-        "ready": stats.ready,
+        "ready": stats.leasable,
+        "held": stats.held + stats.ready - stats.leasable,
+        "held_by": observed.held_by,
         "delayed": stats.delayed,
         "in_flight": stats.in_flight,
         "dead": stats.dead,

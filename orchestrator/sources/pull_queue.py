@@ -17,7 +17,7 @@ from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
 from queue_core.api import Observation, ObservationQuery, Queues
-from queue_core.clock import MICROSECONDS, Instant, seconds_between
+from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.stats import FinishedLease as QueueFinishedLease
@@ -64,11 +64,12 @@ _Lease = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class _LastObservation:
     """The state after a pool's last observation: its cursor, its counts, and for each live lease how many were live
-    when it was first seen."""
+    when it was first seen; `leasable_at`: see `_leasable_at`."""
 
     cursor: int
     stats: QueueStats
     at_a_time: Mapping[_Lease, int] = field(default_factory=dict)
+    leasable_at: Instant = NEVER
 
 
 class QueueSource:
@@ -163,16 +164,17 @@ class QueueSource:
             for live in observed.live
         }
         at_a_time = [known.get(_lease(lease)) or live_leases.at(_began(lease)) for lease in finished] if before else ()
-        self._seen[pool.name] = _LastObservation(observed.samples.cursor, stats, held)
+        leasable_at = _leasable_at(before, observed)
+        self._seen[pool.name] = _LastObservation(observed.samples.cursor, stats, held, leasable_at)
         return QueueSample(
             at=now,
-            ready=stats.ready,
+            ready=stats.leasable,
             delayed=stats.delayed,
             in_flight=stats.in_flight,
             dead=stats.dead,
             paused=stats.paused,
             arrivals=_arrivals(before.stats, stats) if before else 0,
-            waiting=tuple(Waiting(w.position, _ago(w.ready_at, observed.now)) for w in observed.waiting),
+            waiting=_waiting(observed, since=leasable_at),
             running=tuple(
                 RunningLease(
                     lease.worker,
@@ -193,6 +195,9 @@ class QueueSource:
             presence=self._last_calls(pool, observed),
             upcoming=tuple(Waiting(w.position, seconds_between(w.ready_at, observed.now)) for w in observed.upcoming),
             cursor=observed.samples.cursor,
+            held=stats.held + stats.ready - stats.leasable,
+            held_by=observed.held_by,
+            held_by_rate=observed.held_by_rate,
         )
 
     def _last_calls(self, pool: PoolSpec, observed: Observation) -> dict[str, PresentWorker]:
@@ -339,7 +344,7 @@ def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
     for _ in range(MAX_TAG_PAGES):
         page = queues.queue(queue).tag_stats(after=after, limit=TAGS_AT_ONCE)
         for tag, stats in ((one.tag, one.stats) for one in page):
-            waiting = stats.ready + stats.delayed
+            waiting = stats.ready + stats.held + stats.delayed
             if waiting and not stats.in_flight and not is_served(tag, pools):
                 found.append(
                     UnservedTag(
@@ -375,6 +380,28 @@ def _as_unavailable(what: str) -> Iterator[None]:
         yield
     except QueueError as error:
         raise SourceUnavailableError(f"can't {what}: {error}") from error
+
+
+def _leasable_at(before: _LastObservation | None, observed: Observation) -> Instant:
+    """Return since when the limits of a whole queue have let its first tasks be leased; `NEVER` for a queue without.
+
+    While it has no room that is now; afterwards it is the last observation at which it had none.
+    """
+    if observed.stats.room is None:
+        return NEVER
+    return observed.now if observed.stats.room == 0 or before is None else before.leasable_at
+
+
+def _waiting(observed: Observation, *, since: Instant) -> tuple[Waiting, ...]:
+    """Return the waits of the tasks that could be leased now, each as long as it could be.
+
+    A position beyond the room of the queue becomes that of the last task there is room for.
+    """
+    leasable = observed.stats.leasable
+    waits: dict[int, float] = {}
+    for waiting in observed.waiting if leasable else ():
+        waits.setdefault(min(waiting.position, leasable), _ago(max(waiting.ready_at, since), observed.now))
+    return tuple(Waiting(position, seconds) for position, seconds in waits.items())
 
 
 def _arrivals(before: QueueStats, after: QueueStats) -> int:

@@ -145,7 +145,9 @@ class Pool:
         spec, sample, decision = self.spec, self.sample, self.decision
         if spec is None or sample is None or decision is None or self.is_stale or self.fleet.workers:
             return False
-        if self.suspected or sample.ready or sample.upcoming or sample.in_flight or decision.target or decision.limits:
+        if self.suspected or sample.ready or sample.held or sample.upcoming or sample.in_flight:
+            return False
+        if decision.target or decision.limits:
             return False
         expected = self.state.recurrence.next(now=sample.at, turn_seconds=spec.turn_seconds)
         if expected and -expected[0].age_seconds <= self.ahead_seconds(spec):

@@ -276,6 +276,8 @@ def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:
     return {
         "at": wall.of(sample.at),
         "ready": sample.ready,
+        "held": sample.held,
+        "held_by": sample.held_by,
         "delayed": sample.delayed,
         "in_flight": sample.in_flight,
         "dead": sample.dead,

@@ -17,12 +17,13 @@ from queue_core.task import StoredTask, TaskState
 MAX_LEASES_READ: Final = 100
 """Ended leases of one task that its story has at most."""
 _ENDINGS: Final = {"deleted": "done", "released": "given back", "expired": "expired"}
-StateWord: TypeAlias = Literal["ready", "delayed", "in-flight", "dead"]
+StateWord: TypeAlias = Literal["ready", "delayed", "in-flight", "dead", "held"]
 SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
     TaskState.READY: "ready",
     TaskState.DELAYED: "delayed",
     TaskState.LEASED: "in-flight",
     TaskState.DEAD: "dead",
+    TaskState.HELD: "held",
 }
 NOTHING_MORE: Final[Mapping[str, str]] = {}
 _STEPS: Final = {"task.added": 0, "task.leased": 1}
@@ -175,6 +176,9 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
         return f"dead for {shown_seconds(max(0.0, seconds_between(task.eta, now)))}{after}"
     if task.state is TaskState.DELAYED:
         return f"waits for its time, {shown_ahead(seconds_between(now, task.eta))}{after}"
+    if task.state is TaskState.HELD:
+        since = shown_seconds(max(0.0, seconds_between(task.eta, now)))
+        return f"held for {since} by the limits of its tag (`queues.{task.queue}.per_tag`){after}"
     waits = shown_seconds(max(0.0, seconds_between(task.ready_at, now)))
     return f"ready, waits for a worker for {waits} so far{after}"
 

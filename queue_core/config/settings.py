@@ -3,11 +3,12 @@
 Reads neither files nor the environment; the settings of pools are skipped here.
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -22,6 +23,7 @@ from pydantic import (
 from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
+from queue_core.admission import Rate, TagLimits
 from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
 from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
 from queue_core.config.schedules import ScheduleSettings, schedule_relations
@@ -33,19 +35,23 @@ from queue_core.config.store import (
     allow_url_text,
     store_relations,
 )
-from queue_core.config.units import Bytes, Seconds, format_seconds, parse_seconds
+from queue_core.config.units import Bytes, PerSecond, Seconds, format_seconds, parse_seconds
 from queue_core.config.yaml_document import Document, DocumentError, Place
 from queue_core.limits import (
+    MAX_BURST,
     MAX_EMAIL_CHARACTERS,
     MAX_EMAILS,
     MAX_ETA_SECONDS,
     MAX_HISTORY_LEASES,
     MAX_HISTORY_SECONDS,
+    MAX_IN_FLIGHT,
     MAX_LEASE_CALLS_PER_SECOND,
     MAX_LEASE_SECONDS,
     MAX_LEASES,
     MAX_QUEUE_NAME_CHARACTERS,
+    MAX_RATE_PER_SECOND,
     MAX_STORAGE_BYTES,
+    MIN_RATE_PER_SECOND,
     NAME_RETENTION_SECONDS,
 )
 from queue_core.task import QueueSpec
@@ -122,7 +128,49 @@ def _allow_zero(schema: JsonDict) -> None:
     schema["anyOf"] = [{"const": 0}, whole]
 
 
-class QueueSettings(SettingsModel):
+class LimitSettings(SettingsModel):
+    """Limits on leases: those held at a time, and those granted."""
+
+    max_in_flight: Count | None = Field(
+        default=None, ge=1, le=MAX_IN_FLIGHT, description="Leases held at a time; left out: any number."
+    )
+    rate: PerSecond | None = Field(
+        default=None,
+        ge=MIN_RATE_PER_SECOND,
+        le=MAX_RATE_PER_SECOND,
+        description="Leases granted, such as 10/s; left out: any number.",
+    )
+    burst: Count | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_BURST,
+        description="Leases that the rate lets be granted at once; left out: those of a second, at least one.",
+    )
+
+    @model_validator(mode="after")
+    def _has_rate(self) -> Self:
+        if self.burst is not None and self.rate is None:
+            raise PydanticCustomError(_CONTRADICTION, "burst is the burst of a rate: give a rate such as 10/s")
+        return self
+
+    def bucket(self) -> Rate | None:
+        """Return the rate with its burst; None for no rate."""
+        if self.rate is None:
+            return None
+        return Rate(self.rate, self.burst if self.burst is not None else min(MAX_BURST, max(1, math.ceil(self.rate))))
+
+
+class TagLimitSettings(LimitSettings):
+    """Limits on leases of each tag, and whether tags take turns. Untagged tasks have no limits."""
+
+    fair: bool = Field(default=False, description="Tags take turns; otherwise the oldest task is leased first.")
+
+    def limits(self) -> TagLimits:
+        """Return these settings as `TagLimits`."""
+        return TagLimits(self.max_in_flight, self.bucket(), self.fair)
+
+
+class QueueSettings(LimitSettings):
     """One queue under `queues:`; its name is its key."""
 
     lease: Seconds = Field(
@@ -161,6 +209,9 @@ class QueueSettings(SettingsModel):
         description="Ended leases that are found afterwards; 0: none.",
         json_schema_extra=_allow_zero,
     )
+    per_tag: TagLimitSettings = Field(
+        default=TagLimitSettings(), description="Limits of each tag: the key of a tenant, a host, an account."
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
@@ -184,6 +235,9 @@ class QueueSettings(SettingsModel):
             writer_emails=self.acl.writers,
             history_keep=self.history.keep,
             history_seconds=self.history.for_,
+            max_in_flight=self.max_in_flight,
+            rate=self.bucket(),
+            per_tag=self.per_tag.limits(),
         )
 
 

@@ -1,4 +1,4 @@
-"""Durations, sizes and fractions as people write them ("30s", "512MiB", "0.5%"), and back. Pure."""
+"""Durations, sizes, rates and fractions as people write them ("30s", "512MiB", "10/s", "0.5%"), and back. Pure."""
 
 import math
 import re
@@ -32,6 +32,9 @@ _UNIT_WORDS: Final = {
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)([A-Za-z]+)")
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
+_RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) */ *(s|m|min|h|d)")
+
+_WRITE_A_RATE: Final = "write a rate such as 10/s, 600/min, 5/h"
 _WRITE_A_DURATION: Final = "write a duration such as 500ms, 30s, 5m, 6h, 2d"
 _WRITE_A_SIZE: Final = "write a size such as 64KiB, 512MiB, 1GB"
 _WRITE_A_FRACTION: Final = "write a fraction such as 0.5% or 0.005"
@@ -79,6 +82,23 @@ def parse_fraction(value: object) -> float:
     if fraction > 1:
         raise ValueError(f"{value}: more than 100%; {_WRITE_A_FRACTION}")
     return fraction
+
+
+def parse_rate(value: object) -> float:
+    """Return the times a second of "10/s", "600/min", "2.5/h", "1/d". Raises `ValueError` for anything else."""
+    match = _RATE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value}: {_WRITE_A_RATE}")
+    return float(match[1]) / _SECONDS_PER[match[2].removesuffix("in")]
+
+
+def format_rate(per_second: float) -> str:
+    """Return the shortest way to write so many times a second: 10 is "10/s", 0.1 is "6/min"."""
+    for unit in ("s", "m", "h", "d"):
+        number = per_second * _SECONDS_PER[unit]
+        if abs(number - round(number)) < 1e-9 * number and number >= 1:
+            return f"{round(number)}/{'min' if unit == 'm' else unit}"
+    return f"{per_second:.10g}/s"
 
 
 def format_seconds(seconds: float) -> str:
@@ -157,6 +177,14 @@ Bytes = Annotated[
     ),
 ]
 """A size in bytes; a file may write "512MiB"."""
+
+PerSecond = Annotated[
+    float,
+    BeforeValidator(parse_rate),
+    PlainSerializer(format_rate, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "pattern": f"^{_RATE.pattern}$", "examples": ["10/s", "600/min", "5/h"]}),
+]
+"""A number of times a second; a file writes "10/s"."""
 
 Fraction = Annotated[
     float,

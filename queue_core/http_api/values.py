@@ -5,12 +5,13 @@ The client reads with `*_of`, without checks, as it trusts its server; the serve
 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, asdict, fields
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic_core import PydanticSerializationError, to_json
 
+from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
 from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts.attempt import Attempt, Failure, check_failure
 from queue_core.clock import Instant
@@ -39,16 +40,19 @@ _PLAIN_MEMBERS: Final = len(_ALWAYS)
 _lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
 
-_HISTORY_DEFAULTS: Final = {
-    field.name: field.default for field in fields(QueueSpec) if field.name in ("history_keep", "history_seconds")
+_NEWER_SETTINGS: Final = {
+    field.name: field.default
+    for field in fields(QueueSpec)
+    if field.name in ("history_keep", "history_seconds", "max_in_flight", "rate", "per_tag")
 }
 
-StateName = Literal["ready", "delayed", "in_flight", "dead"]
+StateName = Literal["ready", "delayed", "in_flight", "dead", "held"]
 STATE_NAMES: dict[TaskState, StateName] = {
     TaskState.READY: "ready",
     TaskState.DELAYED: "delayed",
     TaskState.LEASED: "in_flight",
     TaskState.DEAD: "dead",
+    TaskState.HELD: "held",
 }
 STATES = {name: state for state, name in STATE_NAMES.items()}
 
@@ -128,6 +132,8 @@ def new_task_json(task: NewTask) -> Json:
     if task.headers is not None:
         check_headers(task.headers)
         json["headers"] = dict(task.headers)
+    if task.priority:
+        json["priority"] = task.priority
     return json
 
 
@@ -254,27 +260,48 @@ def observation_of(json: Json) -> Observation:
         cast("dict[str, Instant]", json["seen"]),
         None if heard is None else tuple(many_of(WorkerActivity, heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
+        cast("str", json.get("held_by", "")),
+        cast("bool", json.get("held_by_rate", False)),
     )
 
 
 def queues_of(json: object) -> list[QueueSpec]:
-    """Return queues as `flat_json` wrote them; an older server omits newer settings."""
+    """Return queues as `queue_json` wrote them; an older server omits newer settings."""
     return [queue_of(item) for item in cast("list[Json]", json)]
 
 
 def queue_of(json: Json) -> QueueSpec:
     """Return one queue."""
     emails = {name: tuple(cast("list[str]", json.get(name, ()))) for name in ("user_emails", "writer_emails")}
-    return QueueSpec(**{**json, **emails})  # type: ignore[arg-type]
+    limits = {"rate": _rate_of(json.get("rate")), "per_tag": _tag_limits_of(json.get("per_tag"))}
+    return QueueSpec(**{**json, **emails, **limits})  # type: ignore[arg-type]
+
+
+def _rate_of(json: object) -> Rate | None:
+    return None if json is None else Rate(**cast("Json", json))  # type: ignore[arg-type]
+
+
+def _tag_limits_of(json: object) -> TagLimits:
+    if json is None:
+        return NO_TAG_LIMITS
+    found = cast("Json", json)
+    return TagLimits(**{**found, "rate": _rate_of(found.get("rate"))})  # type: ignore[arg-type]
 
 
 def settings_json(spec: QueueSpec) -> Json:
     """Return a queue's settings without its name and state: the body of a PUT.
 
-    Those of its history are left out at their defaults, as older servers refuse them.
+    Those of its history and its limits are left out at their defaults, as older servers refuse them.
     """
-    settings = {name: value for name, value in flat_json(spec).items() if name not in ("name", "paused", "moved_to")}
-    for name, default in _HISTORY_DEFAULTS.items():
-        if settings[name] == default:
+    settings = queue_json(spec)
+    for name in ("name", "paused", "moved_to"):
+        del settings[name]
+    for name, default in _NEWER_SETTINGS.items():
+        if getattr(spec, name) == default:
             del settings[name]
     return settings
+
+
+def queue_json(spec: QueueSpec) -> Json:
+    """Return a queue as JSON, its limits as objects."""
+    return asdict(spec)

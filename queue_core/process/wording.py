@@ -97,3 +97,11 @@ def shown_bytes(count: float) -> str:
 def _in_two_units(count: int, size: int, unit: str, small_unit: str) -> str:
     large, small = divmod(count, size)
     return f"{large} {unit} {small} {small_unit}" if small else f"{large} {unit}"
+
+
+def describe_held(*, leasable: int, held: int, by: str) -> str:
+    """Return what limits hold back: "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased"."""
+    held_by = f"held by {by}" if by else "held"
+    if not leasable:
+        return f"{held:,} ready, all {held_by}: none can be leased"
+    return f"{leasable + held:,} ready, {held:,} of them {held_by}: {leasable:,} can be leased"

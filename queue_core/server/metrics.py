@@ -14,6 +14,7 @@ from queue_core.verbs import HeldSnapshot
 
 GAUGES = {
     "ready": "Tasks leasable now.",
+    "held": "Tasks that limits of their tags hold back.",
     "delayed": "Tasks whose eta is ahead.",
     "in_flight": "Tasks under a lease.",
     "dead": "Tasks kept aside after their last lease.",

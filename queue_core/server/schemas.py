@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from queue_core import limits
+from queue_core.admission import Rate, TagLimits
 from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts.attempt import Attempt
 from queue_core.clock import Instant
@@ -75,6 +76,7 @@ class TaskIn(RequestBody):
         description=f"Texts by name, at most {MAX_HEADERS_BYTES} bytes together; names of `A-Z a-z 0-9 _ . -`.",
         examples=[{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}],
     )
+    priority: int = Field(0, description=f"In [0, {limits.MAX_PRIORITY}]; a higher one is leased before all lower.")
 
     def value(self) -> NewTask:
         """Return it as a value. Raises `InvalidRequestError` for bytes that are not base64."""
@@ -87,6 +89,7 @@ class TaskIn(RequestBody):
             self.queue,
             self.max_leases,
             self.headers,
+            self.priority,
         )
 
     def _bytes(self) -> bytes:
@@ -242,6 +245,29 @@ class WaitRequest(RequestBody):
     wait_seconds: float = Field(0.0, description="In [0, 300].", examples=[0])
 
 
+class RateBody(RequestBody):
+    """A token bucket."""
+
+    per_second: float = Field(description="Leases a second, on average.", examples=[10])
+    burst: int = Field(1, description="Leases at once, at most.")
+
+    def value(self) -> Rate:
+        """Return it as a value."""
+        return Rate(self.per_second, self.burst)
+
+
+class TagLimitsBody(RequestBody):
+    """The limits of each tag of a queue; untagged tasks have none."""
+
+    max_in_flight: int | None = Field(None, description="Leases of a tag that are held at a time; null: any number.")
+    rate: RateBody | None = Field(None, description="Leases granted of a tag; null: any number.")
+    fair: bool = Field(default=False, description="Tags take turns; otherwise the oldest task is leased first.")
+
+    def value(self) -> TagLimits:
+        """Return them as a value."""
+        return TagLimits(self.max_in_flight, None if self.rate is None else self.rate.value(), self.fair)
+
+
 class QueueBody(RequestBody):
     """The settings of a queue; those left out get their defaults."""
 
@@ -263,10 +289,16 @@ class QueueBody(RequestBody):
     )
     history_keep: int = Field(10_000, description="Ended leases that its history finds; 0: none.")
     history_seconds: float = Field(86_400.0, description="For how long it finds them.")
+    max_in_flight: int | None = Field(None, description="Leases that are held at a time; null: any number.")
+    rate: RateBody | None = Field(None, description="Leases granted; null: any number.")
+    per_tag: TagLimitsBody = Field(default_factory=TagLimitsBody.model_construct, description="The limits of each tag.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""
-        return QueueSpec(name, **self.model_dump())
+        settings = {field: getattr(self, field) for field in QueueBody.model_fields}
+        settings["rate"] = None if self.rate is None else self.rate.value()
+        settings["per_tag"] = self.per_tag.value()
+        return QueueSpec(name, **settings)
 
 
 class StorageLimit(RequestBody):
@@ -435,6 +467,7 @@ class TaskOut(TypedDict):
     progress: NotRequired[Annotated[Progress, Field(description="What its handler reported last.")]]
     checkpoint_bytes: NotRequired[Annotated[int, Field(description="The size of its checkpoint.")]]
     checkpoint: NotRequired[Annotated[str, Field(description="Base64, whole.")]]
+    priority: NotRequired[Annotated[int, Field(description="Left out: 0.")]]
 
 
 def task_out(task: StoredTask) -> TaskOut:
@@ -465,6 +498,8 @@ def task_out(task: StoredTask) -> TaskOut:
     if task.checkpoint is not None:
         shown["checkpoint_bytes"] = len(task.checkpoint)
         shown["checkpoint"] = payload_json(task.checkpoint)
+    if task.priority:
+        shown["priority"] = task.priority
     return shown
 
 

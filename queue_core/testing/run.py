@@ -173,7 +173,7 @@ class _Run:
         for name in self.app.queues:
             queue = self.queues.queue(name)
             stats = queue.stats()
-            if left := stats.ready + stats.delayed + stats.in_flight:
+            if left := stats.pending:
                 raise NotEmptyError(f"{left} task(s) are left in queue {name!r}: {self._why_left(queue)}")
             self._record_dead(queue)
         return list(self.called.values())

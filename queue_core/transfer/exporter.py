@@ -230,7 +230,7 @@ def _write_queue(store: Store, writer: ExportWriter, position: _Position, *, pro
 
     now = store.clock.now()
     counts = read(lambda transaction: transaction.stats(position.queue, ANY, now=now))
-    total = counts.ready + counts.delayed + counts.in_flight + counts.dead
+    total = counts.pending + counts.dead
     if position.stage == "names":
         for held in name_chunks(read, position.queue, after=position.after_name, now=now):
             for name in held:

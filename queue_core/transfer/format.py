@@ -6,12 +6,13 @@ A payload is text under `payload` when it is UTF-8, else base64 under `payload_b
 from base64 import b64decode
 from binascii import b2a_base64
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from pydantic_core import from_json, to_json
 
 from queue_core import limits
+from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
 from queue_core.attempts.attempt import (
     MAX_ATTEMPTS,
     MAX_ERROR_CHARACTERS,
@@ -149,7 +150,9 @@ _STATES: Final = {name: state for state, name in STATE_NAMES.items()}
 
 _LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails", "mode"})
 _DEFAULTS: Final = {
-    field.name: field.default for field in fields(QueueSpec) if field.name in ("history_keep", "history_seconds")
+    field.name: field.default
+    for field in fields(QueueSpec)
+    if field.name in ("history_keep", "history_seconds", "max_in_flight", "rate", "per_tag")
 }
 """Settings that are left out where they are the default, so that older versions read such a file."""
 
@@ -188,7 +191,7 @@ def header_line(header: Header) -> bytes:
     """Return the line of a header."""
     queues = [
         {
-            field.name: value
+            field.name: asdict(value) if isinstance(value, Rate | TagLimits) else value
             for field in fields(spec)
             if field.name != "moved_to"
             and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
@@ -221,7 +224,7 @@ def task_line(task: StoredTask) -> bytes:
         json["name"] = task.name
     if task.tag is not None:
         json["tag"] = task.tag
-    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases", "headers"):
+    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases", "headers", "priority"):
         value = getattr(task, name)
         if value:
             json[name] = value
@@ -312,12 +315,34 @@ def _spec(found: RecordFields, number: int) -> QueueSpec:
             _mode(found),
             found.number("history_keep", _DEFAULTS["history_keep"], most=limits.MAX_HISTORY_LEASES),
             found.seconds("history_seconds", _DEFAULTS["history_seconds"]),
+            _optional(found, "max_in_flight", limits.MAX_IN_FLIGHT),
+            _rate(found),
+            _tag_limits(found),
             paused=found.flag("paused"),
         )
         found.end()
     except BadFieldError as error:
         raise BadFieldError(f"queues[{number}].{error.field}", error.problem) from None
     return checked(f"queues[{number}]", check_queue_spec, spec)
+
+
+def _rate(found: RecordFields) -> Rate | None:
+    if not found.has("rate") or found.is_null("rate"):
+        return None
+    inner = RecordFields(found.any("rate"))
+    rate = Rate(inner.seconds("per_second"), _bound(inner, "burst", limits.MAX_BURST))
+    inner.end()
+    return rate
+
+
+def _tag_limits(found: RecordFields) -> TagLimits:
+    if not found.has("per_tag"):
+        return NO_TAG_LIMITS
+    inner = RecordFields(found.any("per_tag"))
+    max_in_flight = None if inner.is_null("max_in_flight") else _bound(inner, "max_in_flight", limits.MAX_IN_FLIGHT)
+    found_limits = TagLimits(max_in_flight, _rate(inner), inner.flag("fair"))
+    inner.end()
+    return found_limits
 
 
 def _mode(found: RecordFields) -> Literal["pull", "push"]:
@@ -387,6 +412,7 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
         _attempts(found),
         _progress(found),
         _checkpoint(found),
+        found.number("priority", 0, most=limits.MAX_PRIORITY),
     )
 
 

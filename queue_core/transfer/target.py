@@ -238,7 +238,7 @@ class TransferTarget:
 
 def size_of(counts: QueueStats) -> int:
     """Return the number of tasks in any state."""
-    return counts.ready + counts.delayed + counts.in_flight + counts.dead
+    return counts.pending + counts.dead
 
 
 def _spec_of(transaction: Transaction, queue: str) -> QueueSpec | None:

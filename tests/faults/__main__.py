@@ -28,6 +28,10 @@ Scenario = Callable[[FaultBudget, Path], FaultTally]
 
 SCENARIOS: dict[str, tuple[str, Scenario]] = {
     "kill": ("producers and workers on one file, killed at random", kills_at_random),
+    "limits": (
+        "the same on queues with limits, priorities and rotation: no lease too many or too soon",
+        partial(kills_at_random, limited=True),
+    ),
     "write": ("a store's process killed at each of its writes and syncs", kills_at_writes),
     "power": ("power cuts that keep any mixture of what was not synced", power_cuts),
     "server": ("server, supervisor and workers killed under HTTP producers", kills_of_servers),
@@ -38,6 +42,11 @@ SCENARIOS: dict[str, tuple[str, Scenario]] = {
             partial(kills_on, store),
         )
         for store in STORES
+    },
+    **{
+        f"limits-{store}": (f"the same on {store}, on queues with limits", partial(kills_on, store, limited=True))
+        for store in STORES
+        if store != "sqlite"
     },
 }
 ON_HOSTS: dict[str, tuple[str, Scenario]] = {

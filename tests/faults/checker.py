@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tests.faults.history import HistoryCall
+from tests.faults.limited import limits_are_obeyed
 from tests.faults.lives import Contents, Life, lives_of
 from tests.faults.order import order
 from tests.faults.remembered import remembered
 from tests.faults.rules import RULES
 
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16", "I19", "I20")
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16", "I19", "I20", "I22")
 REPORTED_BY_DRIVERS = ("I18",)
 """Invariants no history shows, reported by the drivers: the processes of a stopped supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
@@ -45,7 +46,8 @@ def check(calls: Sequence[HistoryCall], contents: Contents) -> list[Violation]:
     ]
     found += [Violation("I1", what) for what in _hand_overs(lives)]
     found += [Violation("I9", what) for what in _mixed_groups(calls)]
-    found += [Violation(*one) for one in order(calls, lives, clock_error=contents.clock_error)]
+    found += [Violation(*one) for one in order(calls, lives, clock_error=contents.clock_error, apart=contents.limits)]
+    found += [Violation("I22", what) for what in limits_are_obeyed(lives.values(), contents)]
     found += [Violation(*one) for one in remembered(calls, lives, contents)]
     found += [Violation("I16", what) for what in _accounts(lives, contents)]
     return found
@@ -95,6 +97,7 @@ def _accounts(lives: dict[str, Life], contents: Contents) -> Iterator[str]:
     for queue, stats in contents.stats.items():
         counted: Counter[str] = Counter(task.state for task in contents.tasks if task.queue == queue)
         told = {"READY": stats.ready, "DELAYED": stats.delayed, "LEASED": stats.in_flight, "DEAD": stats.dead}
+        told["HELD"] = stats.held
         for state, number in told.items():
             if counted[state] != number:
                 yield f"{queue}: {number} tasks are said to be {state}, there are {counted[state]}"

@@ -4,7 +4,7 @@ import itertools
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.context import ForkServerProcess
@@ -14,22 +14,27 @@ from random import Random
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.task import QueueSpec
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.history import FileHistory, read_histories
 from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.recorded import release_worker
 from tests.faults.reopening import CHECKPOINT_PAGES, FILE_NAME, checkpoint_every, reopen_and_check
-from tests.faults.workload import StoreCaller, create_queues
+from tests.faults.workload import LIMITED_QUEUES, QUEUES, StoreCaller, create_queues
 
 ROLES = ("producer", "worker", "worker", "worker")
 ROUND_SECONDS = 3.0
 MAX_LIFE_SECONDS = 0.25
 
 
-def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
-    """Run rounds on fresh files; at the end of each, kill all callers and check the file against the histories."""
-    tally = FaultTally("kill")
+def kills_at_random(budget: FaultBudget, folder: Path, *, limited: bool = False) -> FaultTally:
+    """Run rounds on fresh files; at the end of each, kill all callers and check the file against the histories.
+
+    Args:
+        limited: queues and tags have limits.
+    """
+    tally = FaultTally("limits" if limited else "kill")
     deadline = budget.started()
     nursery = Nursery(__name__)
     number = 0
@@ -38,7 +43,8 @@ def kills_at_random(budget: FaultBudget, folder: Path) -> FaultTally:
         home.mkdir()
         seed = f"{budget.seed}/{number}"
         until = Deadline(time.monotonic() + min(ROUND_SECONDS, deadline.left_seconds))
-        _round(tally, nursery, home, until, seed)
+        specs = LIMITED_QUEUES[number % len(LIMITED_QUEUES)] if limited else QUEUES
+        _round(tally, nursery, home, until, seed, specs)
         calls = read_histories(home)
         tally.operations += len(calls)
         tally.reopenings += 1
@@ -55,16 +61,19 @@ class _Child:
     role: str
 
 
-def _round(tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, seed: str) -> None:
+def _round(
+    tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, seed: str, specs: Sequence[QueueSpec]
+) -> None:
     random = Random(seed)
     numbers = itertools.count(1)
     with ExitStack() as stack:
-        stack.enter_context(_prepared(home, held_open=random.random() < 0.5))
+        stack.enter_context(_prepared(home, specs, held_open=random.random() < 0.5))
+        limited = specs is not QUEUES
         children: list[_Child] = []
 
         def spawn(role: str) -> None:
             name = f"{role}-{next(numbers)}"
-            process = nursery.start(call_until_killed, home, name, role, random.random(), name=name)
+            process = nursery.start(call_until_killed, home, name, role, random.random(), limited, name=name)
             children.append(_Child(process, name, role))
             tally.reopenings += 1
 
@@ -91,20 +100,20 @@ def _round(tally: FaultTally, nursery: Nursery, home: Path, until: Deadline, see
             end(children[0])
 
 
-def call_until_killed(home: Path, name: str, role: str, seed: float) -> None:
+def call_until_killed(home: Path, name: str, role: str, seed: float, limited: bool) -> None:
     """In the child: call verbs forever."""
     with checkpoint_every(CHECKPOINT_PAGES), FileHistory(home / f"{name}.jsonl") as history, _opened(home) as queues:
-        caller = StoreCaller(queues, history, name=name, random=Random(seed), role=role)
+        caller = StoreCaller(queues, history, name=name, random=Random(seed), role=role, limited=limited)
         while True:
             caller.turn()
 
 
 @contextmanager
-def _prepared(home: Path, *, held_open: bool) -> Iterator[None]:
+def _prepared(home: Path, specs: Sequence[QueueSpec], *, held_open: bool) -> Iterator[None]:
     """Make the file; while it is held open here, no killed process is the last to have it open."""
     with ExitStack() as stack:
         with ExitStack() as making:
-            create_queues((stack if held_open else making).enter_context(_opened(home)))
+            create_queues((stack if held_open else making).enter_context(_opened(home)), specs)
         yield
 
 

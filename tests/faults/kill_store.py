@@ -21,6 +21,7 @@ from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import Durability, open_store
+from queue_core.task import QueueSpec
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.history import FileHistory, HistoryCall, read_histories
@@ -29,7 +30,7 @@ from tests.faults.recorded import release_worker
 from tests.faults.reopening import open_and_check
 from tests.faults.sites import FaultSite, FaultStore, StoreName, a_site
 from tests.faults.store_children import call_until_killed, last_line_of_traceback, serve_until_killed
-from tests.faults.workload import create_queues
+from tests.faults.workload import LIMITED_QUEUES, QUEUES, create_queues
 from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, free_port
@@ -62,6 +63,7 @@ def kills_on(
     *,
     round_seconds: float = ROUND_SECONDS,
     durability: Durability = "strict",
+    limited: bool = False,
 ) -> FaultTally:
     """Run rounds on a new store each, checked when all processes are dead and the engine is back.
 
@@ -70,8 +72,9 @@ def kills_on(
     Args:
         round_seconds: how long faults go on in a round, from the first call on.
         durability: `relaxed` proves that this test finds what a killed engine loses.
+        limited: queues and tags have limits.
     """
-    tally = FaultTally(store)
+    tally = FaultTally(f"limits-{store}" if limited else store)
     random = Random(f"{budget.seed}/{store}")
     deadline = budget.started()
     try:
@@ -81,7 +84,8 @@ def kills_on(
                 home = folder / f"round-{number}"
                 home.mkdir()
                 seeded = Random(f"{budget.seed}/{store}/{number}")
-                a_round = _Round(site, home, nursery, seeded, tally, number, durability)
+                specs = LIMITED_QUEUES[number % len(LIMITED_QUEUES)] if limited else QUEUES
+                a_round = _Round(site, home, nursery, seeded, tally, number, durability, specs)
                 a_round.run(min(round_seconds, deadline.left_seconds))
                 if not tally.violations:
                     shutil.rmtree(home)
@@ -122,6 +126,7 @@ class _Round:
     tally: FaultTally
     number: int
     durability: Durability
+    specs: Sequence[QueueSpec]
     callers: list[_Child] = field(default_factory=list)
     servers: list[_Server] = field(default_factory=list)
     returns: list[int] = field(default_factory=list)
@@ -134,7 +139,7 @@ class _Round:
         with ExitStack() as stack:
             cuts_before = self._cuts()
             queues = stack.enter_context(closing(LocalQueues(QueueService(self._open(place)))))
-            create_queues(queues)
+            create_queues(queues, self.specs)
             history = stack.enter_context(FileHistory(self.home / "supervisor.jsonl"))
             for _ in range(SERVERS):
                 port = free_port()
@@ -224,7 +229,8 @@ class _Round:
     def _spawn(self, role: str, reach: str, place: FaultStore) -> None:
         name = f"{role}-{reach}-{next(self.names)}"
         url = {"store": place.url, "proxy": place.proxied_url, "server": self._server_urls()}[reach]
-        arguments = (self.home, name, role, self.random.random(), url, self._skew(), self.durability)
+        limited = self.specs is not QUEUES
+        arguments = (self.home, name, role, self.random.random(), url, self._skew(), self.durability, limited)
         process = self.nursery.start(call_until_killed, *arguments, name=name)
         self.callers.append(_Child(process, name, role, reach))
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 from queue_core.attempts.attempt import AttemptOutcome
 from queue_core.stats import LeaseOutcome, QueueStats
+from queue_core.task import QueueSpec
 from tests.faults.history import HistoryCall, RequestedAdd, RequestedEnd, ReturnedLease
 
 FOREVER = 1 << 62
@@ -49,7 +50,7 @@ class TaskInStore:
     name: str
     queue: str
     digest: str
-    state: Literal["READY", "DELAYED", "LEASED", "DEAD"]
+    state: Literal["READY", "DELAYED", "LEASED", "DEAD", "HELD"]
     leases: int
     token: str
     leased_at: int
@@ -66,6 +67,7 @@ class Contents:
     `adds_repeat`: the client repeats an add of named tasks by itself, and may get `exists` for its own first try.
     `runners`: the product's own workers lease too; of their calls only those of their handlers are recorded.
     `histories`: the ended leases of each queue whose history goes back to its begin, newest first.
+    `limits`: the settings of each queue that has limits, or whose tags take turns.
     """
 
     tasks: tuple[TaskInStore, ...] = ()
@@ -76,6 +78,7 @@ class Contents:
     adds_repeat: bool = False
     runners: bool = False
     histories: dict[str, tuple[KeptLease, ...]] = field(default_factory=dict)
+    limits: dict[str, QueueSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

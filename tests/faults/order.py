@@ -5,7 +5,7 @@ was requested, without delay, and whose first lease came after the answer.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -25,8 +25,10 @@ ONE_TRY_SECONDS = 0.02
 """A longer call may have been retried inside; its first try may have held tasks unseen."""
 
 
-def order(calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: int) -> Iterator[tuple[str, str]]:
-    """Yield each invariant that a lease broke, and how.
+def order(
+    calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: int, apart: Container[str] = ()
+) -> Iterator[tuple[str, str]]:
+    """Yield each invariant that a lease broke, and how, but for queues `apart`: their tasks wait for more than etas.
 
     A waiting task's eta may be ahead of this host's clock, and the lease's instant behind it, by `clock_error` each.
     """
@@ -35,6 +37,8 @@ def order(calls: Sequence[HistoryCall], lives: dict[str, Life], *, clock_error: 
     hiding = _Hiding(calls)
     for call in calls:
         if call.request.verb != "lease" or call.outcome != "ok" or call.answered is None:
+            continue
+        if call.request.queue in apart:
             continue
         took = call.answered.at - call.invoked.at
         for one, following in pairwise(call.answer.leases):

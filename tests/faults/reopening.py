@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from queue_core.admission import NO_TAG_LIMITS
 from queue_core.api import Queue
 from queue_core.attempts.attempt import MAX_ATTEMPTS
 from queue_core.clock import Instant
@@ -24,7 +25,8 @@ from queue_core.task import ANY, QueueSpec, StoredTask, TaskState, token_of
 from queue_core.verbs import Deletion
 from tests.faults.checker import Violation, check
 from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of
-from tests.faults.lives import Contents, KeptAttempt, KeptLease, TaskInStore
+from tests.faults.limited import at_their_limit
+from tests.faults.lives import Contents, KeptAttempt, KeptLease, TaskInStore, lives_of
 from tests.faults.moved import changed_on_the_way, move_all
 from tests.faults.outcome import Deadline
 from tests.faults.recorded import RecordedQueue
@@ -49,6 +51,7 @@ def read_contents(store: Store, *, clock_error: int = 0) -> Contents:
             {spec.name: spec.max_leases for spec in specs},
             clock_error,
             histories={spec.name: histories[spec.name] for spec in specs if _is_whole(histories[spec.name], spec)},
+            limits={spec.name: spec for spec in specs if spec.is_limited or spec.per_tag != NO_TAG_LIMITS},
         )
 
 
@@ -154,6 +157,9 @@ def open_and_check(
             contents = read_contents(store, clock_error=clock_error)
             if checked is not None:
                 _count(contents, checked)
+                checked["queues and tags at their limit"] += at_their_limit(
+                    lives_of(calls, contents).values(), contents
+                )
             contents = replace(contents, adds_repeat=over_http, runners=runners)
             found.extend(check([*calls, *history.calls()], contents))
 
@@ -218,7 +224,7 @@ def _drain(recorded: RecordedQueue, queue: Queue) -> Iterator[Violation]:
             recorded.delete([Deletion(lease.token) for lease in leases])
             continue
         stats = queue.stats()
-        if not (stats.ready or stats.delayed or stats.in_flight):
+        if not stats.pending:
             return
         time.sleep(DRAIN_PAUSE_SECONDS)
     yield Violation("I7", f"{queue.name} could not be drained within {DRAIN_SECONDS} s: {queue.stats()}")

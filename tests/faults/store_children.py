@@ -27,7 +27,14 @@ UNREACHABLE_PAUSE_SECONDS = 0.02
 
 
 def call_until_killed(
-    home: Path, name: str, role: str, seed: float, url: str, skew_seconds: float, durability: Durability
+    home: Path,
+    name: str,
+    role: str,
+    seed: float,
+    url: str,
+    skew_seconds: float,
+    durability: Durability,
+    limited: bool,
 ) -> None:
     """Call verbs forever, on the store itself or through a server; retry while it is unreachable."""
     with keeping_traceback(home, name), FileHistory(home / f"{name}.jsonl") as history:
@@ -37,9 +44,11 @@ def call_until_killed(
             # A client without retries knows the outcome of each call; the usual one determines more by itself.
             retries = Retries(tries=1) if random.random() < 0.5 else Retries()
             http = HttpQueues(url, retries=retries)
-            caller = StoreCaller(http, history, name=name, random=random, role=role)
+            caller = StoreCaller(http, history, name=name, random=random, role=role, limited=limited)
         else:
-            caller = StoreCaller(_opened(url, durability), history, name=name, random=random, role=role)
+            caller = StoreCaller(
+                _opened(url, durability), history, name=name, random=random, role=role, limited=limited
+            )
         while True:
             try:
                 caller.turn()

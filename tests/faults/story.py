@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from queue_core.attempts.attempt import AttemptOutcome
 from queue_core.stats import LeaseOutcome, QueueStats
+from queue_core.task import QueueSpec
 from tests.faults.checker import check
 from tests.faults.history import (
     NO_ANSWER,
@@ -41,6 +42,7 @@ class HandMadeHistory:
     runners: bool = False
     ended: tuple[KeptLease, ...] | None = None
     clock_error: int = 0
+    limits: QueueSpec | None = None
     seconds: float = 0.0
 
     def call(
@@ -127,6 +129,7 @@ class HandMadeHistory:
             adds_repeat=self.adds_repeat,
             runners=self.runners,
             histories={} if self.ended is None else {QUEUE: self.ended},
+            limits={} if self.limits is None else {QUEUE: self.limits},
         )
         return [violation.invariant for violation in check(self.calls, contents)]
 

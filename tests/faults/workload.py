@@ -3,8 +3,10 @@
 import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from random import Random
 
+from queue_core.admission import Rate, TagLimits
 from queue_core.api import Queues
 from queue_core.attempts.attempt import Failure
 from queue_core.errors import LeaseLostError, StoreUnavailableError
@@ -26,6 +28,19 @@ QUEUES = tuple(
     )
     for name, max_leases in (("first", 5), ("next", None))
 )
+LIMITED_QUEUES = (
+    (
+        replace(QUEUES[0], max_in_flight=5, per_tag=TagLimits(max_in_flight=2, fair=True)),
+        replace(QUEUES[1], per_tag=TagLimits(max_in_flight=3, rate=Rate(40.0, burst=4))),
+    ),
+    (
+        replace(QUEUES[0], rate=Rate(100.0, burst=8), per_tag=TagLimits(rate=Rate(30.0, burst=2), fair=True)),
+        replace(QUEUES[1], max_in_flight=6, per_tag=TagLimits(max_in_flight=1)),
+    ),
+)
+"""The same queues under limits: two sets of them, by turns."""
+LIMITED_LEASE_SECONDS = (60.0, 0.3, 0.3, 0.1, 0.03)
+"""Shorter, so that leases of killed callers do not take up all places for long."""
 SIZES = (0, 0, 20, 200, 200, 200, 2000, 5000, 70_000)
 LEASE_SECONDS = (60.0, 60.0, 60.0, 5.0, 0.3, 0.03)
 MAX_HELD = 12
@@ -39,9 +54,9 @@ ODD_TEXT = 'B\u00fcrste "\U0001f6b2" \\ 100 % \t\r\n\u2028'
 FILLED = MAX_HEADERS_BYTES - len("filled")
 
 
-def create_queues(queues: Queues) -> None:
+def create_queues(queues: Queues, specs: Sequence[QueueSpec] = QUEUES) -> None:
     """Create the callers' queues, or leave existing ones alone."""
-    for spec in QUEUES:
+    for spec in specs:
         queues.put_queue(spec)
 
 
@@ -73,6 +88,7 @@ class StoreCaller:
     Args:
         name: its identity as a worker and the prefix of its tasks' uids; new for every start.
         role: a producer only adds; a worker does everything.
+        limited: its queues are `LIMITED_QUEUES`; some tasks have a priority.
     """
 
     def __init__(
@@ -83,11 +99,14 @@ class StoreCaller:
         name: str,
         random: Random,
         role: str = "worker",
+        limited: bool = False,
     ) -> None:
         numbers = itertools.count(1)
         self._queues = [RecordedQueue(queues.queue(spec.name), history, numbers) for spec in QUEUES]
         self._name = name
         self._random = random
+        self._lengths = LIMITED_LEASE_SECONDS if limited else LEASE_SECONDS
+        self._priorities = (0, 0, 0, 5, 9) if limited else (0,)
         self._uids = itertools.count(1)
         self._held: list[tuple[RecordedQueue, Lease]] = []
         self._stale: list[tuple[RecordedQueue, Lease]] = []
@@ -134,7 +153,7 @@ class StoreCaller:
         queue = self._random.choice(self._queues)
         leases = queue.lease(
             self._random.randint(1, 5),
-            seconds=self._random.choice(LEASE_SECONDS),
+            seconds=self._random.choice(self._lengths),
             tags=self._random.choice(FILTERS),
             worker=self._name,
         )
@@ -147,7 +166,7 @@ class StoreCaller:
         self._forget(mine)
         deletions = [Deletion(lease.token, self._then()) for _, lease in mine]
         leases = queue.lease(
-            max(1, len(mine)), seconds=self._random.choice(LEASE_SECONDS), worker=self._name, deletions=deletions
+            max(1, len(mine)), seconds=self._random.choice(self._lengths), worker=self._name, deletions=deletions
         )
         self._held += [(queue, lease) for lease in leases]
 
@@ -164,7 +183,7 @@ class StoreCaller:
     def renew(self) -> None:
         """Move one lease's end, sooner or later."""
         for queue, lease in self._some():
-            queue.renew([lease.token], seconds=self._random.choice(LEASE_SECONDS))
+            queue.renew([lease.token], seconds=self._random.choice(self._lengths))
 
     def release(self) -> None:
         """Release one lease with random options."""
@@ -223,8 +242,15 @@ class StoreCaller:
         headers = drawn_headers(self._random)
         if kind in (2, 3):
             payload = self._random.randbytes(self._random.choice(SIZES))
-            return NewTask(payload, name=uid, tag=tag, delay_seconds=delay_seconds, headers=headers)
-        return NewTask(self._payload(uid), tag=tag, delay_seconds=delay_seconds, headers=headers)
+            return NewTask(
+                payload, name=uid, tag=tag, delay_seconds=delay_seconds, headers=headers, priority=self._priority()
+            )
+        return NewTask(
+            self._payload(uid), tag=tag, delay_seconds=delay_seconds, headers=headers, priority=self._priority()
+        )
+
+    def _priority(self) -> int:
+        return self._random.choice(self._priorities) if len(self._priorities) > 1 else 0
 
     def _payload(self, uid: str) -> bytes:
         return f"{uid};".encode() + self._random.randbytes(self._random.choice(SIZES))

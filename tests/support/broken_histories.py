@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from queue_core.admission import Rate, TagLimits
 from queue_core.stats import QueueStats
+from queue_core.task import QueueSpec
 from tests.faults.history import Answer, RequestedCall, ReturnedAdd, digest_of
 from tests.faults.story import QUEUE, SECOND, HandMadeHistory, a_lease, a_stored, an_add
 from tests.support.honest_histories import FIRST, SECOND_LEASE
@@ -332,5 +334,28 @@ def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
         "I16",
         "a total above what was ever asked",
         HandMadeHistory(stats=QueueStats(QUEUE, ready=1, added_total=2, deleted_total=1)).add().keeps(a_stored()),
+    )
+    two_at_once = a_lease("b", since=3.05, tag="t")
+    yield (
+        "I22",
+        "two leases of a queue that allows one",
+        HandMadeHistory(limits=QueueSpec(QUEUE, max_in_flight=1)).add().add("b").lease(FIRST).lease(two_at_once),
+    )
+    yield (
+        "I22",
+        "two leases of a tag that allows one",
+        HandMadeHistory(limits=QueueSpec(QUEUE, per_tag=TagLimits(max_in_flight=1)))
+        .add(tag="t")
+        .add("b", tag="t")
+        .lease(a_lease("a", since=3.01, tag="t"), two_at_once),
+    )
+    yield (
+        "I22",
+        "three leases of a tag in a second, of a burst of two and one a second",
+        HandMadeHistory(limits=QueueSpec(QUEUE, per_tag=TagLimits(rate=Rate(1.0, burst=2))))
+        .add(tag="t")
+        .add("b", tag="t")
+        .add("c", tag="t")
+        .lease(*[a_lease(uid, since=4.01 + number / 10, tag="t") for number, uid in enumerate("abc")]),
     )
     yield from forgetting()

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from dataclasses import replace
 
+from queue_core.admission import Rate, TagLimits
 from queue_core.stats import QueueStats
+from queue_core.task import QueueSpec
 from tests.faults.history import Answer, HistoryCall, RequestedCall, RequestedEnd
 from tests.faults.story import QUEUE, SECOND, HandMadeHistory, a_lease, a_stored, an_add, at
 from tests.support.remembered_histories import remembering
@@ -175,5 +177,16 @@ def honest() -> Iterator[tuple[str, HandMadeHistory]]:
     yield (
         "an empty answer while the only task is leased",
         HandMadeHistory().add().lease(FIRST).lease().keeps(a_stored(lease=FIRST)),
+    )
+    in_turn = a_lease("b", since=5.05, tag="t")
+    yield (
+        "a place that a deletion returned, and a token that came with time",
+        HandMadeHistory(limits=QueueSpec(QUEUE, max_in_flight=1, per_tag=TagLimits(1, Rate(1.0))))
+        .add(tag="t")
+        .add("b", tag="t")
+        .lease(a_lease("a", since=3.05, tag="t"))
+        .end("delete", "a.3050000")
+        .lease(in_turn)
+        .keeps(a_stored("b", lease=in_turn, state="LEASED")),
     )
     yield from remembering()

@@ -22,6 +22,7 @@ from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord
+from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -35,13 +36,40 @@ from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
 from queue_core.limits import check_queue_name
 from queue_core.process.terminal import clean
-from queue_core.process.wording import counted, shown_ago, shown_bytes, shown_clock, shown_seconds, shown_setting
-from queue_core.task import UNTAGGED
+from queue_core.process.wording import (
+    counted,
+    describe_held,
+    shown_ago,
+    shown_bytes,
+    shown_clock,
+    shown_seconds,
+    shown_setting,
+)
+from queue_core.stats import QueueStats
+from queue_core.task import UNTAGGED, QueueSpec
+from queue_core.unit_of_work import limits_that_hold
 
 MAX_READ: Final = 50_000
 MAX_REPLAYS: Final = 10_000
+_TAGS_COUNTED: Final = 1_000
+_COUNTS: Final = (
+    ("ready", "ready"),
+    ("held", "held"),
+    ("in_flight", "in flight"),
+    ("delayed", "delayed"),
+    ("dead", "dead"),
+)
 _SEEN: Final = (
-    ("tasks", (("ready", "ready"), ("in_flight", "in flight"), ("delayed", "delayed"), ("dead", "dead"))),
+    (
+        "tasks",
+        (
+            ("ready", "ready"),
+            ("held_back", "held"),
+            ("in_flight", "in flight"),
+            ("delayed", "delayed"),
+            ("dead", "dead"),
+        ),
+    ),
     ("workers", (("busy", "busy"), ("idle", "idle"), ("starting", "starting"), ("draining", "draining"))),
 )
 
@@ -137,26 +165,50 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
     pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
     with opened(**where) as (queues, _):
         try:
-            stats = queues.queue(name).stats()
+            queue = queues.queue(name)
+            stats = queue.stats()
+            held = _held(queue, stats, next(spec for spec in queues.queues() if spec.name == name))
             unserved = unserved_in(queues, pools) if pools else []
             degradations = queues.degradations()
         except UnknownQueueError:
             return False
-    counts = {count: getattr(stats, count) for count in ("ready", "delayed", "in_flight", "dead")}
+    counts = {count: getattr(stats, count) for count in ("ready", "held", "delayed", "in_flight", "dead")}
     if as_json:
-        told = {"queue": name, **counts, "paused": stats.paused, "pools": [pool.pool for pool in pools]}
+        told = {
+            "queue": name,
+            **counts,
+            "room": stats.room,
+            "limits": held,
+            "paused": stats.paused,
+            "pools": [pool.pool for pool in pools],
+        }
         print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
-    seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _SEEN[0][1])
+    seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _COUNTS if count != "held" or stats.held)
     print_wrapped(f"{name}: a queue, {seen} tasks", hang=2)
     paused = [describe_pause(name)] if stats.paused else []
-    for sentence in [*paused, *(one.sentence for one in unserved), *degradations]:
+    limited = [held] if held else []
+    for sentence in [*paused, *limited, *(one.sentence for one in unserved), *degradations]:
         print_wrapped(sentence, "  ! ")
     for pool in pools:
         print_wrapped(f"{pool.pool} works on {_described(pool)}: `towline why {pool.pool}`", "  pool ", hang=4)
     if not pools:
         print_wrapped("no pool of the settings works on this queue: other programs lease from it", "  ")
     return True
+
+
+def _held(queue: Queue, stats: QueueStats, spec: QueueSpec) -> str:
+    """Return a sentence on what limits hold back: by which of them, of how many tags; "" for nothing."""
+    held = stats.held + stats.ready - stats.leasable
+    if not held:
+        return ""
+    limits = limits_that_hold(spec, stats)
+    tags = ""
+    if stats.held:
+        found = queue.tag_stats(limit=_TAGS_COUNTED)
+        of = sum(1 for one in found if one.stats.held)
+        tags = f" of {'more than ' if len(found) == _TAGS_COUNTED else ''}{counted(of, 'tag')}"
+    return describe_held(leasable=stats.leasable, held=held, by=f"{', '.join(limits)}{tags}")
 
 
 def _degradations(where: TargetOptions) -> list[str]:
@@ -267,7 +319,11 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
     for note in list_in(decision, "notes"):
         print_wrapped(str(note), "  in force: ", hang=4)
     for title, names in _SEEN:
-        seen = ", ".join(f"{_figure(decision[name])} {word}" for name, word in names if name in decision)
+        seen = ", ".join(
+            f"{_figure(decision[name])} {word}"
+            for name, word in names
+            if name in decision and (name != "held_back" or decision[name])
+        )
         if seen:
             print_wrapped(f"{seen} {title}", "  seen: ", hang=4)
     learned = _learned(decision)

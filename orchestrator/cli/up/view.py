@@ -67,7 +67,7 @@ class UpView:
             events.WORK_COUNTED,
             done=sum(one.deleted_total for one in after) - sum(one.deleted_total for one in before),
             dead=sum(one.died_total for one in after) - sum(one.died_total for one in before),
-            waiting=sum(one.ready + one.delayed + one.in_flight for one in after),
+            waiting=sum(one.pending for one in after),
             store=store,
         )
 

@@ -12,6 +12,7 @@ from orchestrator.simulation.workload import ServiceTimes, Workload, WorkloadErr
 ARRIVAL: Final = "arrival_s"
 SERVICE: Final = "service_s"
 COUNT: Final = "count"
+TAG: Final = "tag"
 MAX_TASKS: Final = 20_000_000
 _HEADER_FIX: Final = f"begin the file with `{ARRIVAL},{SERVICE}` (a row per task) or `{COUNT}` (a row per slot)"
 
@@ -88,8 +89,11 @@ def _of_tasks(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workloa
         what = f"the file has no column {SERVICE}"
         raise WorkloadError(what, where=rows.name, fix="add it, or say how long tasks take, as in --service 3s")
     found: list[tuple[float, float]] = []
+    tags: list[str | None] = []
+    tag_place = rows.columns.get(TAG)
     for line, row in rows.rows:
         held = rows.number(line, row, SERVICE) if has_service else 0.0
+        tags.append(row[tag_place] or None if tag_place is not None and tag_place < len(row) else None)
         found.append((rows.number(line, row, ARRIVAL), held))
         _check_count(len(found), rows.name, line)
     if not found:
@@ -98,7 +102,8 @@ def _of_tasks(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workloa
     seconds = [held for _, held in found]
     if service is not None and not has_service:
         seconds = service.drawn(len(found), rng)
-    return workload_of(rows.name, [(at - first, held) for (at, _), held in zip(found, seconds, strict=True)])
+    tasks = [(at - first, held) for (at, _), held in zip(found, seconds, strict=True)]
+    return workload_of(rows.name, tasks, tags=tags)
 
 
 def _of_counts(rows: _Rows, rng: Random, service: ServiceTimes, slot_seconds: float) -> Workload:

@@ -65,6 +65,7 @@ class _Task:
     added_at: float
     ready_at: float
     is_leased: bool = False
+    tag: str | None = None
     failures: int = 0
     held_seconds: float | None = None
     waited_seconds: float = 0.0
@@ -82,13 +83,13 @@ class _Reading:
         kind, at = event["event"], _seconds(event.get("at")) / _MICROSECONDS
         key = (str(event.get("queue")), str(event.get("task")))
         if kind == events.TASK_ADDED:
-            self.present[key] = _Task(at, at)
+            self.present[key] = _Task(at, at, tag=_tag(event))
             return
         task = self.present.get(key)
         if task is None:
             if kind == events.TASK_DELETED and "held_seconds" not in event:
                 return
-            task = self.present[key] = _Task(at, at)  # it was there before the log begins
+            task = self.present[key] = _Task(at, at, tag=_tag(event))  # it was there before the log begins
         waited, held = _seconds(event.get("waited_seconds")), _seconds(event.get("held_seconds"))
         if not task.is_leased:
             # The log has no eta, only how long the task waited after it.
@@ -183,6 +184,7 @@ def _recorded(reading: _Reading, *, name: str, rng: Random, since: float, newest
         [(task.ready_at - begins_at, task.held_seconds or 0.0) for task in everything],
         added_at=[task.added_at - begins_at for task in everything],
         failures=[task.failures for task in everything],
+        tags=[task.tag for task in everything],
     )
     waits = tuple(sorted(task.waited_seconds for task in past))
     return RecordedTasks(workload, waits, begins_at, len(rest), left_out)
@@ -210,6 +212,11 @@ def _events(lines: Iterable[str], name: str) -> Iterator[dict[str, object]]:
         yield event
     if not number:
         raise WorkloadError("the log is empty", where=name, fix="let some tasks be done first")
+
+
+def _tag(event: Mapping[str, object]) -> str | None:
+    tag = event.get("tag")
+    return tag if isinstance(tag, str) else None
 
 
 def _seconds(value: object) -> float:

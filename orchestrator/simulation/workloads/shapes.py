@@ -8,7 +8,8 @@ A shape is a rate (tasks per s, m, h or d), then settings in any order:
     steps:1/s..5/s        random arrivals at the first rate, then as long at the second; `every=30m` both together
     bursts:600,every=1h   that many tasks at a time, within `within=2s`; between bursts `base=1/m`
 
-`service` is the mean service time, `spread` its deviation over its mean, `for` how long tasks arrive.
+`service` is the mean service time, `spread` its deviation over its mean, `for` how long tasks arrive. With `tags=20`
+each task has one of so many tags, at random, for limits per tag.
 """
 
 import math
@@ -25,7 +26,8 @@ from queue_core.config.units import parse_seconds
 
 _PER_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 _RATE: Final = re.compile(r"([0-9]*\.?[0-9]+)/([smhd])")
-_DEFAULTS: Final = {"service": "3s", "spread": "1", "for": "4h", "every": "1h", "within": "2s", "base": ""}
+_DEFAULTS: Final = {"service": "3s", "spread": "1", "for": "4h", "every": "1h", "within": "2s", "base": "", "tags": "0"}
+MAX_TAGS: Final = 1_000_000
 _LIKE: Final = "write one such as poisson:2/s,service=3s,for=4h"
 
 
@@ -75,7 +77,17 @@ def read_shape(text: str, *, rng: Random) -> Workload:
     ready_at = _KINDS[shape.kind](shape, rng)
     if not ready_at:
         raise WorkloadError("no task comes in that time", where=text, fix="give a higher rate or a longer time (for=)")
-    return workload_of(text, list(zip(ready_at, services.drawn(len(ready_at), rng), strict=True)))
+    tasks = list(zip(ready_at, services.drawn(len(ready_at), rng), strict=True))
+    count = _tags_of(shape)
+    tags = [f"tag-{rng.randrange(count) + 1}" for _ in tasks] if count else None
+    return workload_of(text, tasks, tags=tags)
+
+
+def _tags_of(shape: _Shape) -> int:
+    given = shape.settings["tags"]
+    if not given.isdecimal() or int(given) > MAX_TAGS:
+        raise WorkloadError(f"tags must be in [0, {MAX_TAGS:,}]: {given!r}", where=shape.text, fix="write tags=20")
+    return int(given)
 
 
 def _parsed(text: str) -> _Shape:

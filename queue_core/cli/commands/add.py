@@ -19,7 +19,7 @@ from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TASKS_PER_ADD
+from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TASKS_PER_ADD
 from queue_core.process.wording import counted
 from queue_core.task import NewTask
 from queue_core.verbs import Added
@@ -70,6 +70,7 @@ class AddReport:
         "towline add thumbs a.jpg b.jpg c.jpg --delay 10m",
         "towline add thumbs --from cat.json --name cat-1",
         "towline add thumbs cat.jpg --header request-id=r-7 --header content-type=image/png",
+        "towline add thumbs cat.jpg --priority 9",
         "find . -name '*.jpg' | towline add thumbs --lines --tag resize",
     ),
 )
@@ -86,6 +87,12 @@ class AddReport:
 @click.option("--tag", help="Tag of the tasks.")
 @click.option("--name", help="Name of the task; adding it a second time changes nothing.")
 @click.option("--header", "headers", multiple=True, metavar="NAME=VALUE", help="Header of the tasks; repeatable.")
+@click.option(
+    "--priority",
+    type=click.IntRange(0, MAX_PRIORITY),
+    default=0,
+    help=f"0 to {MAX_PRIORITY}: a higher one is leased before all lower.",
+)
 @click.option("--delay", type=DURATION, help="Time from now until the tasks may be leased.")
 @target_options
 def add(
@@ -97,6 +104,7 @@ def add(
     tag: str | None,
     name: str | None,
     headers: tuple[str, ...],
+    priority: int,
     delay: float | None,
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
@@ -116,7 +124,10 @@ def add(
     carried = _headers(headers)
     found = _read(payloads, source, lines=lines)
     tasks = (
-        (given.line, NewTask(given.payload, name=name, tag=tag, delay_seconds=delay, headers=carried))
+        (
+            given.line,
+            NewTask(given.payload, name=name, tag=tag, delay_seconds=delay, headers=carried, priority=priority),
+        )
         for given in found
     )
     shows_names = names or not lines

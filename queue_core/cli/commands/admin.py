@@ -128,7 +128,7 @@ def purge(
     wanted = tag_filter(tags, untagged=untagged)
     with opened_queue(queue, **where) as opened:
         stats = opened.stats(tags=wanted)
-        count = stats.dead if dead else stats.ready + stats.delayed + stats.in_flight
+        count = stats.dead if dead else stats.pending
         if not yes:
             what = counted(count, "dead task" if dead else "task")
             click.confirm(f"Delete {what} of {queue}?", abort=True, err=True)

@@ -11,7 +11,7 @@ from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.cli.target import TargetOptions, opened, opened_queue
 from queue_core.config.units import format_bytes
-from queue_core.http_api.values import flat_json
+from queue_core.http_api.values import flat_json, queue_json
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
@@ -42,12 +42,14 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         specs = found.queues()
         counts = [found.queue(spec.name).stats() for spec in specs]
     if as_json:
-        print_json([flat_json(spec) | {"stats": flat_json(count)} for spec, count in zip(specs, counts, strict=True)])
+        print_json([queue_json(spec) | {"stats": flat_json(count)} for spec, count in zip(specs, counts, strict=True)])
         return exits.OK
+    held = any(count.held for count in counts)
     rows = [
         (
             spec.name,
             count.ready,
+            *((count.held,) if held else ()),
             count.delayed,
             count.in_flight,
             count.dead,
@@ -59,7 +61,18 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         for spec, count in zip(specs, counts, strict=True)
     ]
     heads = columns(
-        *("QUEUE", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">OLDEST", ">LEASE", ">MAX LEASES", "STATE"),
+        *(
+            "QUEUE",
+            ">READY",
+            *_held_head(held),
+            ">DELAYED",
+            ">IN-FLIGHT",
+            ">DEAD",
+            ">OLDEST",
+            ">LEASE",
+            ">MAX LEASES",
+            "STATE",
+        ),
         least=("MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
         keeps=("READY", "STATE"),
         folds=("STATE",),
@@ -94,8 +107,12 @@ def stats(
     if as_json:
         print_json(flat_json(counts) | {"oldest_ready_seconds": oldest})
         return exits.OK
+    oldest_one = f", the oldest for {shown_seconds(oldest)}" if counts.ready else ""
+    room = f"; limits of the queue let {counts.leasable:,} be leased now" if counts.room is not None else ""
+    held = {"held": f"{counts.held:,} by limits of their tags"} if counts.held else {}
     for name, value in {
-        "ready": f"{counts.ready:,}{f', the oldest for {shown_seconds(oldest)}' if counts.ready else ''}",
+        "ready": f"{counts.ready:,}{oldest_one}{room}",
+        **held,
         "delayed": f"{counts.delayed:,}",
         "in-flight": f"{counts.in_flight:,}",
         "dead": f"{counts.dead:,}",
@@ -142,9 +159,10 @@ def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     if as_json:
         print_json([{"tag": one.tag} | flat_json(one.stats) for one in found])
         return exits.OK
-    rows = [(one.tag or "(untagged)", *_counts(one.stats)) for one in found]
+    held = any(one.stats.held for one in found)
+    rows = [(one.tag or "(untagged)", *_counts(one.stats, held=held)) for one in found]
     heads = columns(
-        *("TAG", ">READY", ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED"),
+        *("TAG", ">READY", *_held_head(held), ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED"),
         least=("DELETED", "ADDED", "DELAYED"),
         keeps=("READY",),
     )
@@ -152,8 +170,21 @@ def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     return exits.OK
 
 
-def _counts(counts: QueueStats) -> tuple[int, ...]:
-    return (counts.ready, counts.delayed, counts.in_flight, counts.dead, counts.added_total, counts.deleted_total)
+def _held_head(held: bool) -> tuple[str, ...]:  # noqa: FBT001
+    """Return the head of the column of held tasks, which tables have where there are any."""
+    return (">HELD",) if held else ()
+
+
+def _counts(counts: QueueStats, *, held: bool) -> tuple[int, ...]:
+    return (
+        counts.ready,
+        *((counts.held,) if held else ()),
+        counts.delayed,
+        counts.in_flight,
+        counts.dead,
+        counts.added_total,
+        counts.deleted_total,
+    )
 
 
 @command(

@@ -64,7 +64,7 @@ def _stats(unit: UnitOfWork, queue: str | None, recent: LeaseCounts) -> ProtoRec
         counts, lowest = QueueStats(""), None
     leased = recent.counts(counts, now=unit.now)
     return ProtoRecord(
-        num_tasks=min(counts.ready + counts.delayed + counts.in_flight, (1 << 31) - 1),
+        num_tasks=min(counts.pending, (1 << 31) - 1),
         oldest_eta_usec=-1 if lowest is None else int(lowest),
         scanner_info=ProtoRecord(
             executed_last_minute=leased.last_minute,

@@ -186,7 +186,7 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
 
     def begin(unit: UnitOfWork) -> tuple[int, Instant]:
         stats = unit.stats(name.queue, ANY)
-        return stats.ready + stats.delayed + stats.in_flight, unit.now
+        return stats.pending, unit.now
 
     count, began_at = await core.committer.run(begin)
     for _ in range(count // PURGE_CHUNK + 1):
@@ -221,7 +221,7 @@ def _shown(core: ServerState, unit: UnitOfWork, spec: QueueSpec, place: str, mas
 def _stats(core: ServerState, unit: UnitOfWork, queue: str) -> Values:
     stats = unit.stats(queue, ANY)
     values: Values = {
-        "tasksCount": stats.ready + stats.delayed + stats.in_flight,
+        "tasksCount": stats.pending,
         "executedLastMinuteCount": core.lease_counts.counts(stats, now=unit.now).last_minute,
         "concurrentDispatchesCount": stats.in_flight,
     }

@@ -163,7 +163,7 @@ def queue_json(spec: QueueSpec) -> Json:
 def stats_json(stats: QueueStats, *, oldest: Instant | None, last_minute: int, last_hour: int) -> Json:
     """Return a queue's counts as JSON: tasks left, and recent leases. `oldest` is the lowest eta."""
     return {
-        "totalTasks": stats.ready + stats.delayed + stats.in_flight,
+        "totalTasks": stats.pending,
         "oldestTask": str((oldest or 0) // 1_000_000),
         "leasedLastMinute": str(last_minute),
         "leasedLastHour": str(last_hour),

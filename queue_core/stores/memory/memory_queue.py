@@ -4,7 +4,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core import semantics
-from queue_core.clock import Instant, after
+from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
+from queue_core.clock import NEVER, Instant, after
 from queue_core.limits import check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import (
@@ -17,7 +18,7 @@ from queue_core.stats import (
     WaitingTask,
     sample_waiting,
 )
-from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
+from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 from queue_core.verbs import Added, HeldName, Page
 
 KEPT_SAMPLES = 10_000
@@ -39,10 +40,26 @@ class MemoryQueue:
     totals: dict[str | None, dict[str, int]] = field(default_factory=dict)
     samples: list[FinishedLease] = field(default_factory=list)
     samples_dropped: int = 0
+    full_at: dict[str | None, Instant] = field(default_factory=dict)
+    """When the bucket of each tag, and of the whole queue (None), is full again."""
+    rotation: dict[str | None, int] = field(default_factory=dict)
+    """The place in the rotation of each tag that has READY tasks, in a fair queue: the lowest is next."""
+    last_place: int = 0
+    admitted: list[tuple[str | None, int]] = field(default_factory=list)
+    """Tags of tasks that became leasable by limits alone, and how many, since `Transaction.admitted` was called."""
+    _touched: set[str | None] = field(default_factory=set)
+    _ended: int = 0
+    _limits_changed: bool = False
 
     def put(self, task: StoredTask) -> None:
-        """Store the task as it is now."""
-        self.tasks[task.id] = task
+        """Store the task as it is now. A task of a lane that becomes READY is held until `update_lanes` admits it."""
+        before = self.tasks.get(task.id)
+        enters = task.state is TaskState.READY and (before is None or before.state is not TaskState.READY)
+        self.tasks[task.id] = semantics.hold(task) if enters and self._has_lane(task.tag) else task
+        self._touched.add(task.tag)
+
+    def _has_lane(self, tag: str | None) -> bool:
+        return tag is not None and self.spec.per_tag.holds_tasks
 
     def count(self, tag: str | None, total: str) -> None:
         """Increment one of the tag's totals."""
@@ -80,7 +97,7 @@ class MemoryQueue:
             self.tombstones.pop(task.name, None)
             self.names[task.name] = task.id
         self.count(task.tag, "added")
-        return Added(task.shown_name, "added", task.state is TaskState.READY)
+        return Added(task.shown_name, "added", task.state is TaskState.READY and not self._has_lane(task.tag))
 
     def hold_name(self, held: HeldName, *, now: Instant) -> None:
         """Refuse adds under a name that no task has until `held.until`, or longer if it is tombstoned already."""
@@ -90,6 +107,7 @@ class MemoryQueue:
     def drop(self, task: StoredTask, *, at: Instant) -> None:
         """Delete the task; a given name stays taken for its retention."""
         del self.tasks[task.id]
+        self._touched.add(task.tag)
         if task.name is not None:
             del self.names[task.name]
             self.tombstones[task.name] = after(at, self.spec.name_retention_seconds)
@@ -100,6 +118,7 @@ class MemoryQueue:
             self.drop(task, at=ending.finished.ended_at)
         else:
             self.put(ending.task)
+        self._ended += 1
         self.count(task.tag, ending.finished.outcome)
         if ending.finished.died:
             self.count(task.tag, "died")
@@ -138,7 +157,138 @@ class MemoryQueue:
                 ended.append(self.end(task, expired))
             else:
                 self.put(expired)
+        held = {task.tag for task in self.tasks.values() if task.state is TaskState.HELD}
+        self._touched |= held
+        self._ended = len(self.tasks)  # time alone may have made room in the whole queue
+        self.update_lanes(now=now)
         return ended
+
+    # -- limits ---------------------------------------------------------------------------------------------------
+
+    def update_lanes(self, *, now: Instant) -> None:
+        """Let lanes of changed tags admit what they have room for, and put tags into the rotation; ends each verb."""
+        touched = self._touched
+        self._touched = set()
+        for tag in touched:
+            if tag is not None:
+                self._update_lane(tag, now=now)
+        if self.spec.per_tag.fair:
+            self._update_rotation(touched)
+        if self.spec.is_limited and self._ended:
+            for task in self.ready(ANY)[: min(self._ended, self.room(now=now))]:
+                self.admitted.append((task.tag, 1))
+        self._ended = 0
+        self._limits_changed = False
+
+    def replace_settings(self, spec: QueueSpec, *, now: Instant) -> None:
+        """Replace the settings; other limits of tags hold back or admit tasks at once."""
+        self._limits_changed = spec.per_tag != self.spec.per_tag
+        self.spec = replace(spec, paused=self.spec.paused, moved_to=self.spec.moved_to)
+        states = frozenset(TaskState) if self._limits_changed else {TaskState.HELD}
+        self._touched |= {task.tag for task in self.tasks.values() if task.state in states}
+        if not self.spec.per_tag.fair:
+            self.rotation.clear()
+        self.update_lanes(now=now)
+
+    def _of_tag(self, tag: str, state: TaskState) -> list[StoredTask]:
+        found = [task for task in self.tasks.values() if task.tag == tag and task.state is state]
+        return sorted(found, key=semantics.lease_order)
+
+    def _update_lane(self, tag: str, *, now: Instant) -> None:
+        ready, held = self._of_tag(tag, TaskState.READY), self._of_tag(tag, TaskState.HELD)
+        change = lane_change(
+            self.spec.per_tag,
+            ready=len(ready),
+            leased=len(self._of_tag(tag, TaskState.LEASED)),
+            held=len(held),
+            full_at=self.full_at.get(tag, NEVER),
+            now=now,
+            limits_changed=self._limits_changed,
+        )
+        for _ in range(change.holds):
+            worst = ready.pop()
+            self.tasks[worst.id] = semantics.hold(worst)
+            held = sorted([*held, worst], key=semantics.lease_order)
+        admitted = held[: change.admits]
+        for task in held[len(admitted) :]:
+            if not ready or ready[-1].priority >= task.priority:
+                break
+            worst = ready.pop()
+            self.tasks[worst.id] = semantics.hold(worst)
+            admitted.append(task)
+        for task in admitted:
+            self.tasks[task.id] = semantics.admit(task, now=now)
+        if admitted:
+            self.admitted.append((tag, len(admitted)))
+
+    def _update_rotation(self, touched: set[str | None]) -> None:
+        heads: dict[str | None, StoredTask] = {}
+        for task in self.ready(ANY):
+            heads.setdefault(task.tag, task)
+        for tag in touched:
+            if tag not in heads:
+                self.rotation.pop(tag, None)
+        new = [task for tag, task in heads.items() if tag in touched and tag not in self.rotation]
+        for task in sorted(new, key=semantics.lease_order):
+            self._to_end_of_rotation(task.tag)
+
+    def _to_end_of_rotation(self, tag: str | None) -> None:
+        self.last_place += 1
+        self.rotation[tag] = self.last_place
+
+    def room(self, *, now: Instant) -> int:
+        """Return how many leases the limits of the whole queue let it grant."""
+        leased = sum(task.state is TaskState.LEASED for task in self.tasks.values())
+        full_at = self.full_at.get(None, NEVER)
+        return queue_room(self.spec.max_in_flight, self.spec.rate, leased=leased, full_at=full_at, now=now)
+
+    def has_room_for(self, task: StoredTask, *, now: Instant) -> bool:
+        """Return whether limits let this one task be leased, whichever others are admitted."""
+        if self.room(now=now) < 1:
+            return False
+        if task.tag is None or not self.spec.per_tag.holds_tasks:
+            return True
+        return has_room_for_one(
+            self.spec.per_tag,
+            ready=len(self._of_tag(task.tag, TaskState.READY)),
+            leased=len(self._of_tag(task.tag, TaskState.LEASED)),
+            full_at=self.full_at.get(task.tag, NEVER),
+            now=now,
+        )
+
+    def take(self, task: StoredTask, leased: StoredTask, *, now: Instant) -> None:
+        """Store a task that was leased, and take its tokens, and move its tag to the end of the rotation."""
+        self.put(leased)
+        self.count(task.tag, "leased")
+        if self.spec.rate is not None:
+            self.full_at[None] = self.spec.rate.full_again_at(self.full_at.get(None, NEVER), taken=1, now=now)
+        rate = self.spec.per_tag.rate
+        if rate is not None and task.tag is not None:
+            self.full_at[task.tag] = rate.full_again_at(self.full_at.get(task.tag, NEVER), taken=1, now=now)
+        if self.spec.per_tag.fair and task.tag in self.rotation:
+            self._to_end_of_rotation(task.tag)
+
+    def choose(self, tags: TagFilter, count: int, *, now: Instant) -> list[StoredTask]:
+        """Return the READY tasks that one lease takes: as many as limits of the whole queue allow, `count` at most."""
+        count = min(count, self.room(now=now))
+        ready = self.ready(tags)
+        if not self.spec.per_tag.fair or not ready:
+            return ready[:count]
+        places, last = dict(self.rotation), self.last_place
+        waiting: dict[str | None, list[StoredTask]] = {}
+        for task in ready:
+            waiting.setdefault(task.tag, []).append(task)
+        chosen: list[StoredTask] = []
+        while waiting and len(chosen) < count:
+            tag = min(waiting, key=lambda each: (-waiting[each][0].priority, places[each]))
+            if tags.kind == "oldest":
+                return waiting[tag][:count]
+            chosen.append(waiting[tag].pop(0))
+            last += 1
+            places[tag] = last
+            if not waiting[tag]:
+                del waiting[tag]
+        return chosen
 
     def as_of(self, now: Instant) -> Iterator[StoredTask]:
         """Yield every task as it is at `now`, without changing any."""
@@ -167,8 +317,8 @@ class MemoryQueue:
     def ready(self, tags: TagFilter) -> list[StoredTask]:
         """Return READY tasks that the filter accepts, in lease order; for `oldest`, those of one tag."""
         ready = [task for task in self.tasks.values() if task.state is TaskState.READY and tags.accepts(task.tag)]
-        ready.sort(key=lambda task: (task.eta, task.id))
-        if tags.kind == "oldest" and ready:
+        ready.sort(key=semantics.lease_order)
+        if tags.kind == "oldest" and ready and not self.spec.per_tag.fair:
             return [task for task in ready if task.tag == ready[0].tag]
         return ready
 
@@ -195,6 +345,8 @@ class MemoryQueue:
             min((task.eta for task in tasks if task.state is TaskState.READY), default=None),
             paused=self.spec.is_closed,
             as_of=None,  # set by the service
+            held=states.count(TaskState.HELD),
+            room=self.room(now=now) if self.spec.is_limited else None,
             **totals,
         )
 
@@ -256,7 +408,7 @@ class MemoryQueue:
     def waiting(self, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
         """See `Transaction.waiting`."""
         self.expire(now=now)
-        etas = [task.eta for task in self.ready(tags)]
+        etas = sorted(task.eta for task in self.ready(tags))
         return sample_waiting(etas[:MAX_WAITING_READ], ready=len(etas), newest=etas[-1]) if etas else ()
 
     def upcoming(self, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
@@ -274,11 +426,26 @@ class MemoryQueue:
             for task in leased[:limit]
         ]
 
-    def next_eta(self) -> Instant | None:
+    def next_eta(self, *, now: Instant) -> Instant | None:
         """See `Transaction.next_eta`."""
         if self.spec.moved_to:
             return None
-        return min((task.eta for task in self.tasks.values() if task.state in _CHANGED_BY_TIME), default=None)
+        etas = [task.eta for task in self.tasks.values() if task.state in _CHANGED_BY_TIME]
+        for tag in {task.tag for task in self.tasks.values() if task.state is TaskState.HELD}:
+            assert tag is not None, "untagged tasks have no lane"
+            number = {state: len(self._of_tag(tag, state)) for state in TaskState}
+            opens_at = lane_opens_at(
+                self.spec.per_tag,
+                ready=number[TaskState.READY],
+                leased=number[TaskState.LEASED],
+                held=number[TaskState.HELD],
+                full_at=self.full_at.get(tag, NEVER),
+            )
+            etas += [] if opens_at is None else [opens_at]
+        full_at = self.full_at.get(None, NEVER)
+        if self.spec.rate is not None and not self.spec.rate.tokens(full_at, now=now) and self.ready(ANY):
+            etas.append(self.spec.rate.reached_at(1, full_at))
+        return min(etas, default=None)
 
     def held_names(self, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
         """See `Transaction.held_names`."""

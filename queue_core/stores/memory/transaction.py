@@ -53,15 +53,16 @@ class MemoryTransaction:
         """Make tasks due that are delayed to an eta that the wall clock has reached, `until`."""
         for queue in self._queues.values():
             queue.bring_forward(until=until, now=now)
+            queue.update_lanes(now=now)
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
         known = self._queues.get(spec.name)
         if known is None:
             self._queues[spec.name] = MemoryQueue(replace(spec, paused=False, moved_to=""))
             return True
-        known.spec = replace(spec, paused=known.spec.paused, moved_to=known.spec.moved_to)
+        known.replace_settings(spec, now=now)
         return False
 
     def queue(self, name: str) -> QueueSpec:
@@ -110,7 +111,13 @@ class MemoryTransaction:
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         self._open(queue)
         self._check_adds(queue, tasks, now=now)
-        return [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
+        added = [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
+        self._update_lanes(now=now)
+        return added
+
+    def _update_lanes(self, *, now: Instant) -> None:
+        for contents in self._queues.values():
+            contents.update_lanes(now=now)
 
     def _check_adds(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> None:
         for new in tasks:
@@ -131,15 +138,15 @@ class MemoryTransaction:
         if contents.spec.paused:
             return Granted((), tuple(expired))
         granted = []
-        ready = contents.ready(request.tags)[: request.count]
+        ready = contents.choose(request.tags, request.count, now=now)
         if request.allowance is not None:
             sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
             ready = ready[: request.allowance.fitting(sizes)]
         for task in ready:
             leased = semantics.lease(task, worker=request.worker, seconds=seconds, now=now)
-            contents.tasks[task.id] = leased
-            contents.count(task.tag, "leased")
+            contents.take(task, leased, now=now)
             granted.append(lease_of(leased))
+        contents.update_lanes(now=now)
         return Granted(tuple(granted), tuple(expired))
 
     def _admit(self, contents: MemoryQueue, worker: str, requested_seconds: float | None, *, now: Instant) -> float:
@@ -181,7 +188,9 @@ class MemoryTransaction:
         contents = self._open(queue)
         for release in releases:
             parse_token(release.token)
-        return [self._release_one(contents, release, now=now) for release in releases]
+        outcomes = [self._release_one(contents, release, now=now) for release in releases]
+        contents.update_lanes(now=now)
+        return outcomes
 
     def _release_one(self, contents: MemoryQueue, release: Release, *, now: Instant) -> FinishedLease | None:
         task = contents.current(release.token, now=now)
@@ -213,6 +222,7 @@ class MemoryTransaction:
             finished = contents.end(task, semantics.delete(task, now=now))
             then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
             outcomes.append(Deleted(finished, tuple(then)))
+        self._update_lanes(now=now)
         return outcomes
 
     def exchange(
@@ -229,7 +239,9 @@ class MemoryTransaction:
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
         contents = self._open(queue)
         contents.expire(now=now)
-        return [self._delete_named(contents, name, now=now) for name in names]
+        outcomes = [self._delete_named(contents, name, now=now) for name in names]
+        contents.update_lanes(now=now)
+        return outcomes
 
     def _delete_named(self, contents: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
         task = contents.named(name)
@@ -256,6 +268,7 @@ class MemoryTransaction:
         chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
         for task in chosen:
             contents.drop(task, at=now)
+        contents.update_lanes(now=now)
         return len(chosen)
 
     def redrive(
@@ -269,11 +282,16 @@ class MemoryTransaction:
             chosen = [contents.named(name) for name in dict.fromkeys(names)]
         dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
         redriven = [semantics.redrive(task, now=now) for task in dead]
-        contents.tasks.update({task.id: task for task in redriven})
+        for task in redriven:
+            contents.put(task)
+        contents.update_lanes(now=now)
         return redriven
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return self._open(queue).postpone(name, expected=expected, eta=eta, now=now)
+        contents = self._open(queue)
+        moved = contents.postpone(name, expected=expected, eta=eta, now=now)
+        contents.update_lanes(now=now)
+        return moved
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -283,8 +301,11 @@ class MemoryTransaction:
         task = contents.tasks.get(task_id)
         if task is None or not semantics.is_delayed_until(task, expected, now=now):
             return None
-        leased = contents.tasks[task_id] = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
-        contents.count(task.tag, "leased")
+        if not contents.has_room_for(task, now=now):
+            return None
+        leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
+        contents.take(task, leased, now=now)
+        contents.update_lanes(now=now)
         return lease_of(leased)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:  # noqa: ARG002
@@ -337,8 +358,14 @@ class MemoryTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return self._of(queue).live_leases(limit=limit, now=now)
 
-    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return self._of(queue).next_eta()
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        return self._of(queue).next_eta(now=now)
+
+    def admitted(self) -> list[tuple[str, str | None, int]]:
+        found = [(name, *each) for name, contents in self._queues.items() for each in contents.admitted]
+        for contents in self._queues.values():
+            contents.admitted.clear()
+        return found
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -361,6 +388,7 @@ class MemoryTransaction:
             for task in contents.leased_by(worker):
                 ending = semantics.release(task, contents.spec, delay_seconds=None, now=now, failure=failure)
                 released.append(contents.end(task, ending))
+            contents.update_lanes(now=now)
         return released
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
@@ -379,6 +407,7 @@ class MemoryTransaction:
             added = contents.restore(task, task_id=self._last_id + 1, now=now)
             self._last_id += added.status == "added"
             outcomes.append(added)
+        contents.update_lanes(now=now)
         return outcomes
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

@@ -23,10 +23,10 @@ _ADD = Statement(
 )
 _ADD_MORE = Statement(
     "towline_add_more",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $9, $10, $7, $8)",
-    (*_ADD.packs[:-2], pack.int4s, pack.texts, *MARKER_PACKS),
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $7, $8, $9)",
+    (*_ADD.packs[:-2], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
 )
-"""For tasks some of which have headers or their own bound of leases, so that others send nothing of them."""
+"""For tasks some of which have headers, priorities or their own bound of leases: others send nothing of them."""
 EXISTS, TOMBSTONED = 1, 2
 
 
@@ -38,12 +38,15 @@ def etas_of(tasks: Sequence[NewTask], *, now: Instant) -> list[Instant | None]:
     ]
 
 
-def outcome_of(new: NewTask, task_id: int | None, refusal: int, eta: Instant | None, *, now: Instant) -> Added:
-    """Return the outcome of one add from the columns of its row."""
+def outcome_of(
+    new: NewTask, task_id: int | None, refusal: int, eta: Instant | None, *, has_lanes: bool = False, now: Instant
+) -> Added:
+    """Return the outcome of one add from the columns of its row. A tagged task in a queue with lanes may be held."""
     if refusal:
         assert new.name is not None, "only a name refuses a task"
         return Added(new.name, "exists" if refusal == EXISTS else "tombstoned")
-    return Added(f"_{task_id}" if new.name is None else new.name, "added", eta is None or eta <= now)
+    ready = (eta is None or eta <= now) and (new.tag is None or not has_lanes)
+    return Added(f"_{task_id}" if new.name is None else new.name, "added", ready)
 
 
 def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
@@ -84,14 +87,14 @@ def add(session: PostgresSession, queue: str, tasks: Sequence[NewTask], *, now: 
             session.note_tagged(named, tagged, now=now)
     refusals = refusals or [0] * len(tasks)
     return [
-        outcome_of(new, task_id, refusal, eta, now=now)
+        outcome_of(new, task_id, refusal, eta, has_lanes=session.has_lanes(new.queue or queue), now=now)
         for new, task_id, refusal, eta in zip(tasks, ids, refusals, etas, strict=True)
     ]
 
 
 def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | None, *, now: Instant) -> Added | None:
     """Add one plain task on the fast path (ADR 11); None: nothing was done, so `towline.add` must be called."""
-    if new.name is not None or new.max_leases is not None:
+    if new.name is not None or new.max_leases is not None or new.priority or session.is_limited(queue):
         return None
     try:
         ((xid, task_id),) = session.verb(
@@ -108,10 +111,11 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
 
 
 def more_of(tasks: Sequence[NewTask]) -> tuple[Sequence[object], ...]:
-    """Return what few tasks have, as their bounds of leases and their headers; empty when none of these has any."""
+    """Return what few tasks have, as their bounds of leases, headers and priorities; empty when none has any."""
     bounds = given([new.max_leases for new in tasks])
     headers = given([headers_text(new.headers) if new.headers else None for new in tasks])
-    return (bounds, headers) if bounds or headers else ()
+    priorities = given([new.priority or None for new in tasks])
+    return (bounds, headers, priorities) if bounds or headers or priorities else ()
 
 
 def given(values: Sequence[object]) -> Sequence[object]:

@@ -14,16 +14,18 @@ _RECOUNT = """
         k.counted, t.counted)
     FROM (
         SELECT queue, kind, tag,
-            (sum(ready)::int8, sum(delayed)::int8, sum(leased)::int8, sum(dead)::int8)::text AS counted
+            (sum(ready)::int8, sum(delayed)::int8, sum(leased)::int8, sum(dead)::int8, sum(admitted)::int8)::text
+                AS counted
         FROM towline.counts GROUP BY queue, kind, tag
     ) AS k
     FULL JOIN (
         SELECT queue, k.kind, CASE k.kind WHEN 2 THEN tag ELSE '' END AS tag,
-            (count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1), count(*) FILTER (WHERE state = 2),
-                count(*) FILTER (WHERE state = 3))::text AS counted
+            (count(*) FILTER (WHERE state NOT BETWEEN 1 AND 3), count(*) FILTER (WHERE state = 1),
+                count(*) FILTER (WHERE state = 2), count(*) FILTER (WHERE state = 3),
+                count(*) FILTER (WHERE state > 3))::text AS counted
         FROM towline.tasks CROSS JOIN unnest(towline.kinds_of(tag)) AS k (kind) WHERE queue <> 0 GROUP BY 1, 2, 3
     ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
-    WHERE coalesce(k.counted, '(0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0)')
+    WHERE coalesce(k.counted, '(0,0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0,0)')
 """
 # Tasks of queue 0 are for the planner: see `migrations/0002_floors.sql`.
 # Each query finds rows that violate an invariant; the first column is shown.
@@ -33,7 +35,7 @@ _INVARIANTS = (
         "task {} is of no queue",
         "SELECT id FROM towline.tasks WHERE queue <> 0 AND queue NOT IN (SELECT id FROM towline.queues)",
     ),
-    ("task {} is in no known state", "SELECT id FROM towline.tasks WHERE state NOT IN (0, 1, 2, 3)"),
+    ("task {} is in no known state", "SELECT id FROM towline.tasks WHERE state NOT BETWEEN -9 AND 13"),
     (
         "task {} has an id that was never given out",
         "SELECT id FROM towline.tasks WHERE id > (SELECT last_value FROM towline.task_ids)",
@@ -65,6 +67,29 @@ _INVARIANTS = (
     (
         "task {} is leased but was never granted",
         "SELECT id FROM towline.tasks WHERE state = 2 AND (leased_at = 0 OR leases = 0)",
+    ),
+    (
+        "task {} has another priority than its state says",
+        """
+        SELECT id FROM towline.tasks
+        WHERE state <= 0 AND state <> -coalesce(priority, 0) OR state > 3 AND state <> 13 - coalesce(priority, 0)
+        """,
+    ),
+    (
+        "task {} was admitted by a lane that its tag has not",
+        """
+        SELECT t.id FROM towline.tasks AS t JOIN towline.queues AS q ON q.id = t.queue
+        WHERE t.state > 3 AND (t.tag IS NULL OR NOT q.has_lanes)
+        """,
+    ),
+    (
+        "the lane of {} has admitted more than its limit",
+        """
+        SELECT format('queue %s, tag %L', c.queue, c.tag) FROM towline.counts AS c
+        JOIN towline.queues AS q ON q.id = c.queue
+        WHERE c.kind = 2 AND q.tag_max IS NOT NULL GROUP BY c.queue, c.tag, q.tag_max
+        HAVING sum(c.admitted) > greatest(0, q.tag_max - sum(c.leased))
+        """,
     ),
     (
         "queue {} has samples but is gone",

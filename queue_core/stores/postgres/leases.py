@@ -104,8 +104,8 @@ _HAND_OVER = Statement(
 )
 _HAND_OVER_MORE = Statement(
     "towline_hand_over_more",
-    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)",
-    (*_HAND_OVER.packs, pack.int4s, pack.texts),
+    "SELECT * FROM towline.hand_over($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)",
+    (*_HAND_OVER.packs, pack.int4s, pack.texts, pack.int2s),
 )
 _LEASE_DELAYED = Statement(
     "towline_lease_delayed",
@@ -117,7 +117,7 @@ _FILTERS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _NOTHING = Granted(())
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
 
-_UNSETTLED, _REFUSED = 1, 2
+_UNSETTLED, _REFUSED, _IN_ORDER, _LIMITED = 1, 2, 4, 8
 
 _OUTCOME = 11
 """The first column of a `lease_row` that only the last one has."""
@@ -197,7 +197,8 @@ def _exchange(
 ) -> tuple[Sequence[Deleted | None], Granted]:
     ids, grants = fences or (None, None)
     session.note_used(queue, request.tags.tags, request.count or 1)
-    wanted = _filter_of(request) if ids is None or len(ids) == 1 else None
+    is_one = (ids is None or len(ids) == 1) and not session.is_limited(queue)
+    wanted = _filter_of(request) if is_one else None
     try:
         if wanted is not None:
             fence = (ids[0], grants[0]) if ids and grants else (None, None)
@@ -225,6 +226,7 @@ def _exchange(
     session.note_xid(xid)
     if refusal:
         refuse(refusal, detail)
+    session.note_limited(queue, limited=bool(flags & _LIMITED))
     outcomes = [] if fences is None else _deleted(session, queue, fences, numbers, texts, now=now)
     expired = _expired(session, queue, settled) if settled else ()
     if detail:
@@ -232,7 +234,7 @@ def _exchange(
             session.note_ready(queue, tag, number)
     if not rows:
         return outcomes, Granted((), expired, bool(flags & _UNSETTLED), bool(flags & _REFUSED))
-    if len(rows) > 1:
+    if len(rows) > 1 and not flags & _IN_ORDER:
         rows.sort(key=_order)
     return outcomes, Granted(_leases(queue, rows, request.worker), expired, bool(flags & _UNSETTLED))
 
@@ -424,7 +426,7 @@ def _hand_over(
             numbers, texts, ids, refusals = rows_by_place[place]
             session.note_finished(queue, 1)
             then = [
-                outcome_of(new, task_id, refusal, eta, now=now)
+                outcome_of(new, task_id, refusal, eta, has_lanes=session.has_lanes(new.queue or queue), now=now)
                 for new, task_id, refusal, eta in zip(deletion.then, ids, refusals, etas[first:last], strict=True)
             ]
             outcomes.append(Deleted(results.finished_of(queue, numbers[0], texts[0], "deleted", now), tuple(then)))

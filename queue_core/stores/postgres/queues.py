@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from queue_core.admission import Rate
+from queue_core.clock import Instant
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -30,6 +32,22 @@ _PUT = Statement(
     " RETURNING xmax = 0",
     (pack.text, pack.float8, pack.float8, pack.int4, pack.float8, pack.float8, pack.boolean, pack.float8, pack.text),
 )
+_SET_LIMITS = Statement(
+    "towline_set_limits",
+    "SELECT towline.set_limits($1, $2, $3, $4, $5, $6, $7, $8, $9)",
+    (
+        pack.text,
+        pack.int8,
+        pack.int4,
+        pack.int8,
+        pack.int4,
+        pack.int4,
+        pack.int8,
+        pack.int4,
+        pack.boolean,
+    ),
+)
+_OPEN_LANES = Statement("towline_open_lanes", "SELECT towline.open_lanes($1, $2)", (pack.text, pack.int8))
 _SET_PAUSED = Statement(
     "towline_set_paused",
     "UPDATE towline.queues SET paused = $2 WHERE name = $1 AND paused <> $2 RETURNING true",
@@ -87,11 +105,17 @@ def _spec_of(row: Row) -> QueueSpec:
     )
 
 
-def put_queue(session: PostgresSession, spec: QueueSpec) -> bool:
-    """See `Transaction.put_queue`. An unchanged queue is not written."""
-    known = session.rows(_ONE, spec.name)
-    if known and _spec_of(known[0]) == spec:
+def put_queue(session: PostgresSession, spec: QueueSpec, *, now: Instant) -> bool:
+    """See `Transaction.put_queue`. An unchanged queue is not written. New limits wait as `set_moved` does."""
+    rows = session.rows(_ONE, spec.name)
+    known = _spec_of(rows[0]) if rows else None
+    if known is not None and known == spec:
+        if known.per_tag.rate is not None:
+            session.write(_OPEN_LANES, spec.name, now)
         return False
+    has_new_limits = _limits_of(spec) != _limits_of(known or QueueSpec(spec.name))
+    if has_new_limits:
+        session.rows(_SEIZE, spec.name)
     ((created,),) = session.write(
         _PUT,
         spec.name,
@@ -104,7 +128,21 @@ def put_queue(session: PostgresSession, spec: QueueSpec) -> bool:
         spec.name_retention_seconds,
         extra_settings_text(spec),
     )
+    if has_new_limits:
+        session.write(_SET_LIMITS, spec.name, now, *_limits_of(spec))
+    elif known is not None and spec.per_tag.rate is not None:
+        session.write(_OPEN_LANES, spec.name, now)
     return bool(created)
+
+
+def _limits_of(spec: QueueSpec) -> tuple[int | None, ...]:
+    """Return the limits of a queue as `set_limits` takes them."""
+    per_tag = spec.per_tag
+    return (spec.max_in_flight, *_bucket_of(spec.rate), per_tag.max_in_flight, *_bucket_of(per_tag.rate), per_tag.fair)
+
+
+def _bucket_of(rate: Rate | None) -> tuple[int | None, int | None]:
+    return (None, None) if rate is None else (rate.interval, rate.burst)
 
 
 def set_paused(session: PostgresSession, name: str, paused: Literal["paused", "running"]) -> bool:

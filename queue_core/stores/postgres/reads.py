@@ -43,10 +43,10 @@ _PEEK = Statement(
     f"SELECT {TASK_COLUMNS}, coalesce(substr(t.payload, 1, $8), '') FROM towline.peek($1, $2, $3, $4, $5, $6, $7) AS t",  # noqa: S608
     (pack.text, pack.texts, pack.int2s, pack.texts, pack.int8, pack.int4, pack.int8, pack.int4),
 )
-_STATS = Statement("towline_stats", "SELECT * FROM towline.stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
+_STATS = Statement("towline_stats", "SELECT * FROM towline.queue_stats($1, $2, $3)", (pack.text, pack.texts, pack.int8))
 _TAG_STATS = Statement(
     "towline_tag_stats",
-    "SELECT * FROM towline.tag_stats($1, $2, $3, $4)",
+    "SELECT * FROM towline.stats_of_tags($1, $2, $3, $4)",
     (pack.text, pack.text, pack.int4, pack.int8),
 )
 _WAITING = Statement(
@@ -69,7 +69,7 @@ _HISTORY = Statement(
 )
 _CHOSEN_NAME = re.compile(r"_[0-9]{1,18}")
 _LIVE = Statement("towline_live", "SELECT * FROM towline.live_leases($1, $2, $3)", (pack.text, pack.int8, pack.int4))
-_NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1)", (pack.text,))
+_NEXT_ETA = Statement("towline_next_eta", "SELECT towline.next_eta($1, $2)", (pack.text, pack.int8))
 
 
 def tag_values(tags: TagFilter) -> tuple[str, ...] | None:
@@ -93,7 +93,8 @@ def peek(session: PostgresSession, queue: str, query: PeekQuery) -> Page:
         query.now,
         query.payload_bytes,
     )
-    shown = [_as_of_now(task_of(queue, row), spec, now=query.now) for row in rows]
+    has_lanes = spec.per_tag.holds_tasks
+    shown = [_as_of_now(task_of(queue, row, has_lanes=has_lanes), spec, now=query.now) for row in rows]
     if len(shown) > query.limit:
         return Page(tuple(shown[: query.limit]), shown[query.limit - 1].id)
     return Page(tuple(shown))
@@ -115,9 +116,23 @@ def stats(session: PostgresSession, queue: str, tags: TagFilter, *, now: Instant
 
 
 def _stats_of(queue: str, row: Row) -> QueueStats:
-    paused, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died = row
+    paused, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, held, room = row
     return QueueStats(
-        queue, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, paused
+        queue,
+        ready,
+        delayed,
+        leased,
+        dead,
+        oldest,
+        added,
+        leases,
+        deleted,
+        released,
+        expired,
+        died,
+        paused,
+        held=held,
+        room=room,
     )
 
 
@@ -221,9 +236,9 @@ def live_leases(session: PostgresSession, queue: str, *, limit: int, now: Instan
     return [LiveLease(*row) for row in rows]
 
 
-def next_eta(session: PostgresSession, queue: str) -> Instant | None:
+def next_eta(session: PostgresSession, queue: str, *, now: Instant) -> Instant | None:
     """See `Transaction.next_eta`."""
-    ((eta,),) = session.rows(_NEXT_ETA, queue)
+    ((eta,),) = session.rows(_NEXT_ETA, queue, now)
     if eta is None:
         find(session, queue)
     return eta  # type: ignore[no-any-return]

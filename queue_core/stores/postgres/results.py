@@ -19,7 +19,7 @@ COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, t
 
 TASK_COLUMNS = (
     "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
-    " t.max_leases, t.headers, t.attempts, t.progress, t.checkpoint"
+    " t.max_leases, t.headers, t.attempts, t.progress, t.checkpoint, t.priority"
 )
 
 
@@ -77,10 +77,14 @@ def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant
     return finished_of(queue, numbers, texts, outcome, ended_at, row[REASON], lived=row[KIND] != DIED)
 
 
-def task_of(queue: str, row: Row) -> StoredTask:
-    """Return the task of a row that was selected as `TASK_COLUMNS` and its payload."""
+def task_of(queue: str, row: Row, *, has_lanes: bool = False) -> StoredTask:
+    """Return the task of a row that was selected as `TASK_COLUMNS` and its payload.
+
+    Args:
+        has_lanes: whether tags of its queue have lanes, in which a task waits that is not admitted.
+    """
     task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, *rest = row
-    bound, headers, attempts, progress, checkpoint, payload = rest
+    bound, headers, attempts, progress, checkpoint, priority, payload = rest
     return StoredTask(
         task_id,
         queue,
@@ -89,7 +93,7 @@ def task_of(queue: str, row: Row) -> StoredTask:
         added_at,
         name,
         tag,
-        TaskState(state),
+        _state_of(state, in_lane=has_lanes and tag is not None),
         leases,
         leased_at,
         ready_at,
@@ -101,7 +105,17 @@ def task_of(queue: str, row: Row) -> StoredTask:
         attempts_of(attempts),
         _progress_of(progress),
         checkpoint,
+        priority or 0,
     )
+
+
+def _state_of(stored: int, *, in_lane: bool) -> TaskState:
+    """Return the state for a stored one: see `migrations/0007_lanes.sql`."""
+    if stored > TaskState.DEAD:
+        return TaskState.READY
+    if stored <= TaskState.READY:
+        return TaskState.HELD if in_lane else TaskState.READY
+    return TaskState(stored)
 
 
 def progress_text(progress: Progress | None) -> str | None:

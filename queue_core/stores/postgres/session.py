@@ -1,5 +1,6 @@
 """One transaction in progress: its connection, and the facts that its verbs note for the commit."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -34,6 +35,8 @@ class PostgresSession:
         "_begin",
         "_pool",
         "_runner",
+        "_with_lanes",
+        "admitted",
         "call",
         "defers_marker",
         "finished",
@@ -70,6 +73,9 @@ class PostgresSession:
         self.is_answered = False
         """Return whether the call took effect before, or its repeat was answered."""
         self._runner = runner
+        runner.news.clear()  # by a transaction that nobody asked what it admitted
+        self._with_lanes: set[str] = set()
+        self.admitted: list[tuple[str, str | None, int]] = []
         self._autocommit = autocommit
         self._begin: Sequence[Call] | None = begin or None
         self.xid: int | None = None
@@ -167,6 +173,40 @@ class PostgresSession:
         """Note that `number` tasks of a tag became ready by time, for which the store must wake waiters."""
         key = (queue, tag)
         self.ready[key] = self.ready.get(key, 0) + number
+
+    def _read_news(self) -> None:
+        """Sort what the schema's `tell` told with the answers so far."""
+        for text in self._runner.news:
+            kind, what = json.loads(text)
+            if kind == "lanes":
+                self._with_lanes.add(what)
+            else:
+                self.admitted += [(queue, tag, number) for queue, tag, number in what]
+        self._runner.news.clear()
+
+    def is_limited(self, queue: str) -> bool:
+        """Return whether a queue is known to have limits or priorities; the schema's fast paths do nothing for it."""
+        return queue in self._runner.limited
+
+    def note_limited(self, queue: str, *, limited: bool) -> None:
+        """Note whether a queue has limits or priorities."""
+        if limited:
+            self._runner.limited.add(queue)
+        elif self._runner.limited:
+            self._runner.limited.discard(queue)
+
+    def has_lanes(self, queue: str) -> bool:
+        """Return whether a verb that added tasks to the queue told that its tags have lanes."""
+        if self._runner.news:
+            self._read_news()
+        return queue in self._with_lanes
+
+    def take_admitted(self) -> list[tuple[str, str | None, int]]:
+        """Return, once, the tags of tasks that limits alone let be leased, and how many."""
+        if self._runner.news:
+            self._read_news()
+        admitted, self.admitted = self.admitted, []
+        return admitted
 
     def take_ready(self) -> dict[tuple[str, str | None], int]:
         """Return and clear the tasks noted with `note_ready`."""

@@ -22,7 +22,16 @@ from queue_core.stores.postgres.check import check
 from queue_core.stores.postgres.client.address import parse_address
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
-from queue_core.stores.postgres.client.statements import BEGIN, COMMIT, RELAX, ROLLBACK, SNAPSHOT, Call, StatementRunner
+from queue_core.stores.postgres.client.statements import (
+    BEGIN,
+    CALLERS,
+    COMMIT,
+    RELAX,
+    ROLLBACK,
+    SNAPSHOT,
+    Call,
+    StatementRunner,
+)
 from queue_core.stores.postgres.commit_markers import AutocommitRunner
 from queue_core.stores.postgres.floors import FloorRaiser
 from queue_core.stores.postgres.held_snapshot import held_snapshot
@@ -235,7 +244,7 @@ class PostgresStore:
         """See `Store.within`: a `psycopg.Connection` with an open READ COMMITTED transaction."""
         runner = StatementRunner(self._check_callers(connection).pgconn, self._address.schema, keeps_statements=False)
         try:
-            yield CallerTransaction(PostgresSession(runner, ()))
+            yield CallerTransaction(PostgresSession(runner, [(CALLERS, ())]))
         except psycopg.Error as error:
             raise self._pool.translate(error) from error
 

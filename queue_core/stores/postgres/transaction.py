@@ -45,8 +45,8 @@ class PostgresTransaction:
 
     # -- queues ---------------------------------------------------------------------------------------------------
 
-    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:  # noqa: ARG002 - the protocol's
-        return queues.put_queue(self._session, spec)
+    def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
+        return queues.put_queue(self._session, spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
         return queues.find(self._session, name)
@@ -162,8 +162,11 @@ class PostgresTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._session, queue, limit=limit, now=now)
 
-    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return reads.next_eta(self._session, queue)
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return self._session.take_admitted()
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        return reads.next_eta(self._session, queue, now=now)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from queue_core.verbs import Added, HeldName
 _RESTORE = Statement(
     "towline_restore",
     "SELECT * FROM towline.restore("
-    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)",
+    "$1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)",
     (
         pack.text,
         pack.int8,
@@ -38,6 +38,7 @@ _RESTORE = Statement(
         pack.texts,
         pack.texts,
         pack.byteas,
+        pack.int2s,
     ),
 )
 _HELD = Statement(
@@ -54,7 +55,7 @@ _HOLD = Statement(
 
 def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
     """See `Transaction.restore`."""
-    find(session, queue)
+    has_lanes = find(session, queue).per_tag.holds_tasks
     if not tasks:
         return []
     kept = [semantics.restore(moved, task_id=moved.id, queue=queue, now=now) for moved in tasks]
@@ -79,15 +80,20 @@ def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *
         given([attempts_text(task.attempts) for task in kept]),
         given([progress_text(task.progress) for task in kept]),
         given([task.checkpoint for task in kept]),
+        given([task.priority or None for task in kept]),
     )
     session.note_xid(xid)
-    return [_outcome(task, task_id, refusal) for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)]
+    return [
+        _outcome(task, task_id, refusal, has_lanes=has_lanes)
+        for task, task_id, refusal in zip(kept, ids, outcomes, strict=True)
+    ]
 
 
-def _outcome(task: StoredTask, task_id: int, refusal: int) -> Added:
+def _outcome(task: StoredTask, task_id: int, refusal: int, *, has_lanes: bool) -> Added:
     if refusal:
         return Added(task.shown_name, "exists" if refusal == EXISTS else "tombstoned")
-    return Added(f"_{task_id}" if task.name is None else task.name, "added", task.state is TaskState.READY)
+    ready = task.state is TaskState.READY and (task.tag is None or not has_lanes)
+    return Added(f"_{task_id}" if task.name is None else task.name, "added", ready)
 
 
 def held_names(session: PostgresSession, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:

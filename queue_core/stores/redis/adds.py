@@ -97,5 +97,5 @@ def cells_of(queues: Sequence[str], queue: str, tasks: Sequence[NewTask], *, now
         which = pack(f">{len(tasks)}H", *[numbers[new.queue or queue] for new in tasks])
     cells: list[Cell] = [etas, which]
     for new in tasks:
-        cells += pack_body(now, new.tag, new.name, new.payload, new.headers)
+        cells += pack_body(now, new.tag, new.name, new.payload, new.headers, new.priority)
     return cells

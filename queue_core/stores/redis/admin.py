@@ -109,7 +109,7 @@ def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:
     this call is interrupted. The list may name a queue that does not exist.
     """
     _list(calls, spec.name)
-    created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec))[DATA] == _ONE
+    created = calls.change("put_queue", spec.name, pack_settings(spec), pack_kept(spec), pack(">Q", now))[DATA] == _ONE
     if created:
         _list(calls, spec.name)
         count_new_queue(calls, spec.name)

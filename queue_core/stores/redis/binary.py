@@ -36,20 +36,33 @@ _LEASE_FIXED_BYTES = 40  # of _LEASE before the body
 _TASK = Struct(">BQQII")
 _SETTINGS = Struct(">BBQdIddQdd")
 _LAYOUT = 1
-_PAUSED, _DELETES_EXHAUSTED = 1, 2
+_PAUSED, _DELETES_EXHAUSTED, _LIMITED, _HAS_PRIORITIES = 1, 2, 8, 16
+_LIMITS = Struct(">IQIIQIB")
+_PRIORITIES_BYTES = 2
 _LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
+_PRIORITY = 16  # the flags of a body plus so many times its priority are its first byte
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
+_HAS_PRIORITY = 32
+_OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY  # flags of a task without a lease record
 _OUTCOME, _DIED = 7, 8
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
-_STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD)
+_STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD, TaskState.HELD)
 
 
 def pack_body(
-    added_at: Instant, tag: str | None, name: str | None, payload: bytes, headers: Headers | None = None
+    added_at: Instant,
+    tag: str | None,
+    name: str | None,
+    payload: bytes,
+    headers: Headers | None = None,
+    priority: int = 0,
 ) -> tuple[bytes, ...]:
     """Pack the body, the part of a task that never changes; a long payload follows as a second value."""
+    if priority:
+        head, *rest = pack_body(added_at, tag, name, payload, headers)
+        return (bytes([head[0] + _PRIORITY * priority]) + head[1:], *rest)
     if headers:
         return _with_headers(pack_body(added_at, tag, name, b""), payload, headers)
     tag_bytes = b"" if tag is None else tag.encode()
@@ -97,15 +110,17 @@ def pack_lease_record(task: StoredTask) -> bytes:
         + _HAS_ATTEMPTS * bool(task.attempts)
         + _HAS_PROGRESS * (task.progress is not None)
         + _HAS_CHECKPOINT * (task.checkpoint is not None)
+        + _HAS_PRIORITY * bool(task.priority)
     )
-    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~(_HAS_ADDED | _LONG))
+    is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~_OF_NEW)
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
     texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
     lengths = map(len, texts)
     fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
     instants = pack_instants([*task.spent, task.added_at])
-    return b"".join((fixed, instants, *texts, pack_bounds([task]) if task.max_leases else b""))
+    priority = bytes([task.priority]) if task.priority else b""
+    return b"".join((fixed, instants, *texts, priority, pack_bounds([task]) if task.max_leases else b""))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
@@ -126,10 +141,26 @@ def pack_filter(tags: TagFilter) -> tuple[int, tuple[str, ...]]:
 
 
 def pack_settings(spec: QueueSpec) -> bytes:
-    """Pack a queue's settings, without its pause and its new place."""
+    """Pack a queue's settings, without its pause, its new place and the priorities of its tasks."""
+    limits = _pack_limits(spec)
+    return _pack_fixed(spec, _LIMITED if limits else 0) + limits
+
+
+def _pack_limits(spec: QueueSpec) -> bytes:
+    """Pack the limits of each tag and of the queue; empty when there are none."""
+    of_tag, of_queue = (spec.per_tag.max_in_flight, spec.per_tag.rate), (spec.max_in_flight, spec.rate)
+    numbers = [
+        number
+        for most, rate in (of_tag, of_queue)
+        for number in (most or 0, rate.interval if rate else 0, rate.burst if rate else 0)
+    ]
+    return _LIMITS.pack(*numbers, spec.per_tag.fair) if any(numbers) or spec.per_tag.fair else b""
+
+
+def _pack_fixed(spec: QueueSpec, flags: int) -> bytes:
     return _SETTINGS.pack(
         _LAYOUT,
-        _DELETES_EXHAUSTED if spec.on_exhausted == "delete" else 0,
+        flags | (_DELETES_EXHAUSTED if spec.on_exhausted == "delete" else 0),
         round(spec.lease_seconds * MICROSECONDS),
         spec.max_lease_seconds,
         spec.max_leases or 0,
@@ -142,7 +173,10 @@ def pack_settings(spec: QueueSpec) -> bytes:
 
 
 def pack_kept(spec: QueueSpec) -> bytes:
-    """Return the settings that no function reads, as JSON; empty when there are none."""
+    """Return the settings that no function reads, as JSON; empty when there are none.
+
+    Limits are among them, as a rate can't be told exactly from what `pack_settings` makes of it for the functions.
+    """
     text = extra_settings_text(spec)
     return b"" if text == "{}" else text.encode()
 
@@ -150,6 +184,8 @@ def pack_kept(spec: QueueSpec) -> bytes:
 def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
     """Parse the settings of a queue."""
     _, flags, _, max_lease, max_leases, retry_min, retry_max, _, lease, retention = _SETTINGS.unpack_from(settings)
+    moved_at = _SETTINGS.size + (_LIMITS.size if flags & _LIMITED else 0)
+    moved_at += _PRIORITIES_BYTES if flags & _HAS_PRIORITIES else 0
     return QueueSpec(
         name,
         lease,
@@ -160,7 +196,7 @@ def parse_settings(name: str, settings: bytes, kept: bytes = b"") -> QueueSpec:
         "delete" if flags & _DELETES_EXHAUSTED else "dead",
         retention,
         paused=bool(flags & _PAUSED),
-        moved_to=settings[_SETTINGS.size :].decode(),
+        moved_to=settings[moved_at:].decode(),
         **(parse_extra_settings(kept.decode()) if kept else {}),
     )
 
@@ -274,8 +310,8 @@ def parse_added(tasks: Sequence[NewTask | StoredTask], answer: bytes, at: int) -
 def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[Instant, ...], list[str], int]:
     """Parse a lease record: its numbers (leases, leased_at, ready_at, flags), spent ends and texts.
 
-    The texts are tag, name, worker and reason. The fourth value is the index behind them, where the task's own
-    bound is, if it has one.
+    The texts are tag, name, worker and reason. The fourth value is the index behind them, where the task's priority
+    and its own bound are, if it has them.
     """
     leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
@@ -301,11 +337,13 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     headers, payload_at = _headers(body_flags, answer, name_end)
     state = _STATES[state_number - 1]
     numbers: tuple[int, ...] = (0, 0, 0, 0)
+    priority = body_flags // _PRIORITY
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
     bound = 0
     if record_bytes:
         numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
+        bound_at += bool(numbers[3] & _HAS_PRIORITY)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
     attempts, progress, checkpoint, next_at = _rare(numbers[3], answer, end)
     return (
@@ -329,6 +367,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
             attempts,
             progress,
             checkpoint,
+            priority,
         ),
         next_at,
     )

@@ -5,10 +5,12 @@ functions of its own library. A refusal is raised as the store's error.
 """
 
 import hashlib
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from struct import unpack_from
+from struct import Struct, unpack_from
+from threading import local
 from typing import NoReturn
 
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
@@ -21,15 +23,20 @@ from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 from queue_core.verbs import ClientCall
 
-VERSION = 4
+VERSION = 5
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
 
 Since 2 a task may have its own bound of leases, which a program of version 1 drops with the next lease. Since 3 the
 bytes of payloads may be counted, which a program of version 2 does not do. Since 4 a task may have headers, attempts,
-progress and a checkpoint, which a program of version 3 would take for a part of its payload, or leave behind.
+progress and a checkpoint, which a program of version 3 would take for a part of its payload, or leave behind. Since 5
+a task may have a priority and a queue limits, of which a program of version 4 knows nothing.
 """
 HAS_WAITERS = 1
 """The flag of an answer for a queue that has waiters."""
+HAS_ADMITTED = 8
+"""The flag of an answer whose data begin with the numbers of tasks that limits admitted."""
+MAX_ADMITTED = 1000
+"""The most entries of admitted tasks that are kept for a thread until it takes them: they are hints."""
 DATA = 2
 """The index at which the data of an answer begin: behind a letter and flags."""
 MAX_CALLS = 64
@@ -38,10 +45,13 @@ MAX_CALLS = 64
 _SHARED = ("base", "wake", "records")
 _BLOCKS = (
     "idempotency",
+    "settings",
     "queue",
     "names",
     "places",
     "filters",
+    "lanes",
+    "rotation",
     "expiry",
     "adds",
     "leases",
@@ -56,6 +66,7 @@ _BLOCKS = (
     "check",
 )
 """The files of `lua/` that are each put into a block of their own."""
+_ENTRY = Struct(">HH")
 _DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
 
 
@@ -79,6 +90,7 @@ class Calls:
         self.forget: Callable[[str], None] = lambda _: None
         self.signals = signals
         self.is_repeatable = False
+        self.admitted = Admitted()
 
     def once_for_call(self, call: ClientCall) -> "Calls":
         """Return the calls for one call of a client: they take effect once, however often that call is repeated."""
@@ -100,10 +112,30 @@ class Calls:
     def changed(self, answer: Answer, queues: Sequence[str], *, worker: str = "") -> bytes:
         """Check the answer of a call that changed these queues, and note whether they have waiters."""
         data = self.done(answer, worker=worker)
+        if data[1] & HAS_ADMITTED:
+            data = self._keep_admitted(data, queues)
         if data[1] & HAS_WAITERS:
             for queue in queues:
                 self.signals.note_waiters(queue)
         return data
+
+    def _keep_admitted(self, data: bytes, queues: Sequence[str]) -> bytes:
+        """Keep what an answer tells of admitted tasks; return the answer without it."""
+        (number,) = unpack_from(">H", data, DATA)
+        at = DATA + 2
+        for _ in range(number):
+            index, size = _ENTRY.unpack_from(data, at)
+            end = at + _ENTRY.size + size
+            field = data[at + _ENTRY.size : end].decode()
+            self.admitted.entries.append((queues[index], field[1:] or None, int.from_bytes(data[end : end + 4], "big")))
+            at = end + 4
+        return data[:DATA] + data[at:]
+
+    def take_admitted(self) -> list[tuple[str, str | None, int]]:
+        """Return, once, what the calls of this thread told of admitted tasks: queue, tag and number."""
+        entries = list(self.admitted.entries)
+        self.admitted.entries.clear()
+        return entries
 
     def note_waiters(self, queue: str) -> None:
         """Note that the queue may have waiters, so that tasks which become leasable are published."""
@@ -150,6 +182,13 @@ class Calls:
         return [name.decode() for name in listed if isinstance(name, bytes)] if isinstance(listed, list) else []
 
 
+class Admitted(local):
+    """The entries of admitted tasks that answers to a thread's calls had."""
+
+    def __init__(self) -> None:
+        self.entries = deque[tuple[str, str | None, int]](maxlen=MAX_ADMITTED)
+
+
 class IdempotentCalls(Calls):
     """The calls that one call of a client makes: Redis recognises a repeat of it, from whichever process (ADR 28)."""
 
@@ -157,6 +196,7 @@ class IdempotentCalls(Calls):
         super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
         self.forget = calls.forget
         self.is_repeatable = True
+        self.admitted = calls.admitted
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}

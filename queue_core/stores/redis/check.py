@@ -14,7 +14,8 @@ TAGS_PER_CALL = 500
 
 _TASK = Struct(">QBBBBI")
 _COUNTERS = Struct(">" + "6s" * 10 + "7s")
-_STATES = ("", "ready", "delayed", "leased", "dead")
+_HELD = Struct(">6s")
+_STATES = ("", "ready", "delayed", "leased", "dead", "held")
 _UNTAGGED, _TAGGED = b"-", b"="
 
 TaskCounts = Counter[tuple[bytes, int]]
@@ -73,16 +74,17 @@ def _pieces(calls: Calls, queue: str) -> Iterator[tuple[list[str], list[bytes]]]
 def _check_sizes(calls: Calls, queue: str, counts: TaskCounts, beside: Counter[str]) -> Iterator[str]:
     """Compare the size of each set and hash with the tasks, which finds entries of no task."""
     sizes = _list_of(_list_of(calls.client.read("check_counts", (key_of(queue),)))[0])
-    untagged = [counts[_UNTAGGED, state] for state in range(5)]
-    tagged = [counts[_TAGGED, state] for state in range(5)]
+    untagged = [counts[_UNTAGGED, state] for state in range(6)]
+    tagged = [counts[_TAGGED, state] for state in range(6)]
     expected = {
         "leased tasks": untagged[3] + tagged[3],
-        "ready tasks with a tag": tagged[1],
-        "ready tasks without a tag": untagged[1],
         "delayed tasks": untagged[2] + tagged[2],
         "delayed tasks without a tag": untagged[2],
         "dead tasks": untagged[4] + tagged[4],
         "dead tasks without a tag": untagged[4],
+        "held tasks": tagged[5],
+        "ready tasks with a tag": tagged[1],
+        "ready tasks without a tag": untagged[1],
         "names": beside["names"],
         "long payloads": beside["payloads"],
     }
@@ -107,15 +109,19 @@ def _check_counters(calls: Calls, queue: str, counts: TaskCounts) -> Iterator[st
 def _check_field(field: bytes, row: Sequence[Answer], counts: TaskCounts) -> Iterator[str]:
     """Compare the counters and set sizes of a tag, or of all tags, with the tasks."""
     shown = {_UNTAGGED: "the untagged", _TAGGED: "all tags"}.get(field, f"tag {field[1:].decode()!r}")
-    packed, sizes = row
-    counted = _COUNTERS.unpack(packed) if isinstance(packed, bytes) else (b"",) * 11
-    for state, number in enumerate(counted[:4], start=1):
+    packed, problem, sizes = row
+    row_bytes = packed if isinstance(packed, bytes) else b""
+    counted = list(_COUNTERS.unpack_from(row_bytes)[:4]) if row_bytes else [b""] * 4
+    counted += _HELD.unpack_from(row_bytes, _COUNTERS.size) if len(row_bytes) > _COUNTERS.size else [b""]
+    if isinstance(problem, bytes) and problem:
+        yield f"{shown} {problem.decode()}"
+    for state, number in enumerate(counted, start=1):
         if int.from_bytes(number, "big") != counts[field, state]:
             kept = int.from_bytes(number, "big")
             yield f"{_STATES[state]} tasks of {shown} are counted as {kept}, but there are {counts[field, state]}"
     if field not in (_UNTAGGED, _TAGGED):
         *in_sets, is_listed = _list_of(sizes)
-        for state, size in zip((1, 2, 4), in_sets, strict=True):
+        for state, size in zip((1, 2, 4, 5), in_sets, strict=True):
             if size != counts[field, state]:
                 yield f"the set of {_STATES[state]} tasks of {shown} has {size!r}, but there are {counts[field, state]}"
         if bool(is_listed) != isinstance(packed, bytes):

@@ -34,7 +34,7 @@ from queue_core.stores.redis.keys import key_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter
 from queue_core.verbs import Page, PeekQuery
 
-_COUNTS = Struct(">" + "6s" * 10 + "7sB")
+_COUNTS = Struct(">" + "6s" * 10 + "7sB6sq")
 _LIVE = Struct(">QQI")
 _POSITION = Struct(">QQ")
 
@@ -59,17 +59,18 @@ def tag_stats(calls: Calls, queue: str, *, after: str | None, limit: int, now: I
 
 
 def _stats(queue: str, data: bytes, at: int) -> QueueStats:
-    *packed, is_closed = _COUNTS.unpack_from(data, at)
-    ready, delayed, leased, dead, added, leases, deleted, released, expired, died, oldest = (
+    *packed, oldest, is_closed, held, room = _COUNTS.unpack_from(data, at)
+    ready, delayed, leased, dead, added, leases, deleted, released, expired, died = (
         int.from_bytes(number, "big") for number in packed
     )
+    oldest_at = int.from_bytes(oldest, "big")
     return QueueStats(
         queue,
         ready,
         delayed,
         leased,
         dead,
-        Instant(oldest) if oldest else None,
+        Instant(oldest_at) if oldest_at else None,
         added,
         leases,
         deleted,
@@ -77,6 +78,8 @@ def _stats(queue: str, data: bytes, at: int) -> QueueStats:
         expired,
         died,
         bool(is_closed),
+        held=int.from_bytes(held, "big"),
+        room=None if room < 0 else room,
     )
 
 
@@ -115,9 +118,9 @@ def live_leases(calls: Calls, queue: str, *, limit: int, now: Instant) -> list[L
     return leases
 
 
-def next_eta(calls: Calls, queue: str) -> Instant | None:
+def next_eta(calls: Calls, queue: str, *, now: Instant) -> Instant | None:
     """See `Transaction.next_eta`."""
-    eta = int.from_bytes(calls.read("next_eta", queue)[DATA:], "big")
+    eta = int.from_bytes(calls.read("next_eta", queue, pack(">Q", now))[DATA:], "big")
     return Instant(eta) if eta else None
 
 

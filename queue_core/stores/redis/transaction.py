@@ -166,8 +166,11 @@ class RedisTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._calls, queue, limit=limit, now=now)
 
-    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:  # noqa: ARG002 - the protocol's
-        return reads.next_eta(self._calls, queue)
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return self._calls.take_admitted()
+
+    def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
+        return reads.next_eta(self._calls, queue, now=now)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
     cells: list[Cell] = [places]
     for task in restored:
         cells.append(pack_lease_record(task))
-        cells += pack_body(task.added_at, task.tag, task.name, task.payload, task.headers)
+        cells += pack_body(task.added_at, task.tag, task.name, task.payload, task.headers, task.priority)
         cells += rare_parts(task)
     head = pack(">QH", now, len(tasks))
     data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))

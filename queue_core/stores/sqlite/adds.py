@@ -11,11 +11,11 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.stores.sqlite.counters import ADDED, DELAYED, READY
+from queue_core.stores.sqlite.counters import ADDED, DELAYED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import NewTask, headers_text
+from queue_core.task import NewTask, TaskState, headers_text
 from queue_core.verbs import Added
 
 MAX_STAGED = 48
@@ -30,10 +30,13 @@ _COUNT = (
 )
 _FLUSH = (
     "INSERT INTO tasks SELECT id, queue, tag, 0, added_at, added_at, added_at, 0, 0, '', '', NULL, NULL,"
-    " max_leases, headers, NULL, NULL, NULL, payload FROM staged_adds"
+    " max_leases, headers, NULL, NULL, NULL, payload, NULL FROM staged_adds"
 )
 
-_INSERT = "INSERT INTO tasks VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, '', '', ?, NULL, ?, ?, NULL, NULL, NULL, ?)"
+_INSERT = (
+    "INSERT INTO tasks VALUES (?1, ?2, ?3, ?4, ?5, ?5, ?6, 0, 0, '', '', ?7, NULL, ?8, ?9, NULL, NULL, NULL, ?10, NULL)"
+)
+_INSERT_URGENT = _INSERT.removesuffix("NULL)") + "?11)"
 
 _QUEUE_OF = attrgetter("queue")
 _EXISTS: Refusal = "exists"
@@ -64,8 +67,10 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
     long: list[tuple[int, bytes]] = []
     named: dict[str, int] = {}
     numbers: list[int] = []
-    tag, last_tag = 0, None
-    first = task_id = session.next_id
+    urgent: list[tuple[Cell, ...]] = []
+    last_tag: str | None = ""  # no tag is empty
+    tag, at_once, at_once_state = -1, READY, 0
+    task_id = session.next_id
     for new in tasks:
         name = new.name
         if name is not None:
@@ -76,23 +81,34 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
             named[name] = task_id
         eta = now if new.eta is None and new.delay_seconds is None else semantics.effective_eta(new, now=now)
         is_delayed = eta > now
-        if new.tag != last_tag or not rows:
+        if new.tag != last_tag:
             last_tag = new.tag
             tag = session.tag_id(queue, last_tag)
             numbers = session.counts.of(queue.whole, tag)
-        numbers[DELAYED if is_delayed else READY] += 1
+            if not queue.is_plain:
+                at_once_state = queue.state_of(tag, TaskState.READY)
+                at_once = GAUGE_OF_STATE[at_once_state]
+        numbers[DELAYED if is_delayed else at_once] += 1
         numbers[ADDED] += 1
         payload: bytes | None = new.payload
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
         headers = headers_text(new.headers) if new.headers else None
-        rows.append((task_id, queue.id, tag, int(is_delayed), eta, eta, now, name, new.max_leases, headers, payload))
-        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not is_delayed))
+        state = 1 if is_delayed else at_once_state
+        if new.priority:
+            queue = session.with_priorities(queue)
+            cells = (task_id, queue.id, tag, state or -new.priority, eta, now, name, new.max_leases, headers, payload)
+            urgent.append((*cells, new.priority))
+        else:
+            rows.append((task_id, queue.id, tag, state, eta, now, name, new.max_leases, headers, payload))
+        outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not state))
         task_id += 1
     if rows:
-        session.next_id = first + len(rows)
         session.cursor.executemany(_INSERT, rows)
+    if urgent:
+        session.cursor.executemany(_INSERT_URGENT, urgent)
+    session.next_id = task_id
     if long:
         session.connection.executemany("INSERT INTO payloads VALUES (?, ?)", long)
     if named:
@@ -111,15 +127,18 @@ def _taken(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) 
 def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added] | None:
     """Stage one checked task, or do nothing and return None.
 
-    A task can be staged when it is ready at once and is short, and has no name, and a tag with a row in `counts`;
-    and while no limit bounds all payloads, as the triggers that measure them are on `tasks`.
+    A task can be staged when it is ready at once and is short, and has no name, no priority, and a tag with a row in
+    `counts`, but no lane and no place in a rotation; and while no limit bounds all payloads, as the triggers that
+    measure them are on `tasks`.
     """
     if len(tasks) != 1:
         return None
     new = tasks[0]
-    if new.name is not None or new.eta is not None or new.delay_seconds is not None:
+    if new.name is not None or new.eta is not None or new.delay_seconds is not None or new.priority:
         return None
     row = session.queue(new.queue or queue)
+    if not row.is_plain and row.has_lanes:
+        return None
     tag = session.existing_tag_id(row, new.tag)
     if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or session.catalog.is_limited:
         return None
@@ -158,6 +177,6 @@ def flush(session: SqliteSession) -> None:
         rows: list[tuple[Cell, ...]] = []
         for whole, (task_id, queue_id, tag, added_at, max_leases, headers, payload) in session.staged:
             session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            rows.append((task_id, queue_id, tag, 0, added_at, added_at, added_at, None, max_leases, headers, payload))
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, None, max_leases, headers, payload))
         session.cursor.executemany(_INSERT, rows)
         session.staged = []

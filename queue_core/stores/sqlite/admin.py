@@ -12,18 +12,20 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.limits import check_eta
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
-from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE, READY
+from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
+from queue_core.stores.sqlite.lanes.updates import expire, limits_changed
 from queue_core.stores.sqlite.rows import (
     COLUMNS,
     completed,
     end,
-    expire_due,
     expire_lease,
+    kept,
     load,
     ready_rows,
     refusal_of_name,
     remove,
+    state_of,
     task_id_of,
     task_of,
     write,
@@ -37,16 +39,21 @@ NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 _INDEX_OF_STATE = {
     TaskState.DELAYED: "tasks_delayed",
     TaskState.LEASED: "tasks_leased",
-    TaskState.DEAD: "tasks_dead",
+    TaskState.DEAD: "tasks_kept_back",
+    TaskState.HELD: "tasks_kept_back",
 }
+_STATE = {state: f"state = {int(state)}" + " AND state > 2" * (state > TaskState.LEASED) for state in _INDEX_OF_STATE}
+"""The conditions of these states; a partial index is found by the very words of its own."""
 _ALL_TASKS = (
     "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
     "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
+    "FROM tasks INDEXED BY tasks_urgent WHERE queue = ?1 AND state < 0",
     *(
-        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND state = {int(state)}"
+        f"FROM tasks INDEXED BY {index} WHERE queue = ?1 AND {_STATE[state]}"
         for state, index in _INDEX_OF_STATE.items()
     ),
 )
+_OF_TAGS = " AND tag IN (SELECT value FROM json_each(?))"
 _CHANGE = "BEGIN UPDATE storage SET used_bytes = used_bytes {} length({}.payload); END"
 _TRIGGERS = {
     f"{table}_{name}": f"CREATE TRIGGER {table}_{name} AFTER {verb} ON {table} WHEN {row}.payload IS NOT NULL "
@@ -67,9 +74,12 @@ def put_queue(session: SqliteSession, spec: QueueSpec, *, now: Instant) -> bool:
     row = connection.execute("SELECT id, settings FROM queues WHERE name = ?", (spec.name,)).fetchone()
     settings = settings_of(spec)
     if row is not None:
+        before = session.queue(spec.name)
+        session.counts.write(session.cursor, now=now)
         if row[1] != settings:
             connection.execute("UPDATE queues SET settings = ? WHERE id = ?", (settings, row[0]))
             session.catalog_changed()
+        limits_changed(session, session.queue(spec.name), before=before.spec, now=now)
         return False
     connection.execute("INSERT INTO queues (name, settings) VALUES (?, ?)", (spec.name, settings))
     connection.execute(
@@ -113,8 +123,10 @@ def delete_queue(session: SqliteSession, name: str) -> int:
         connection.execute(f"DELETE {chosen}", (queue.id,))
     connection.execute("DELETE FROM names WHERE queue = ?", (queue.id,))
     connection.execute("DELETE FROM counts WHERE queue = ?", (queue.id,))
+    connection.execute("DELETE FROM lanes WHERE queue = ?", (queue.id,))
     connection.execute("DELETE FROM samples WHERE id >= ? AND id < ?", (queue.id << 40, (queue.id + 1) << 40))
     connection.execute("DELETE FROM queues WHERE id = ?", (queue.id,))
+    session.catalog.limited.pop(queue.whole, None)
     session.catalog_changed()
     return count
 
@@ -122,7 +134,7 @@ def delete_queue(session: SqliteSession, name: str) -> int:
 def delete_by_name(session: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     queue = session.open_queue(name)
-    expire_due(session, queue, now=now)
+    expire(session, queue, now=now)
     session.has_changes = True
     return [_delete_named(session, queue, given, now=now) for given in names]
 
@@ -131,7 +143,7 @@ def _delete_named(session: SqliteSession, queue: QueueRow, name: str, *, now: In
     row = _row_after_expiry(session, queue, name, now=now)
     if row is None:
         return "tombstoned" if refusal_of_name(session.connection, queue, name, now=now) else "unknown"
-    state = TaskState(row[2])
+    state = state_of(row)
     if state is TaskState.LEASED:
         end(session, queue, row, semantics.delete(task_of(session, queue, row), now=now))
     else:
@@ -166,7 +178,7 @@ def purge(
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
     queue = session.open_queue(name)
-    expire_due(session, queue, now=now)
+    expire(session, queue, now=now)
     session.has_changes = True
     tag_ids = session.tag_ids(queue, tags)
     count = 0
@@ -190,9 +202,10 @@ def postpone(session: SqliteSession, name: str, given: str, *, expected: Instant
     if row is None or task is None or not semantics.is_delayed_until(task, expected, now=now):
         return False
     postponed = semantics.postpone(task, eta=eta, now=now)
+    postponed = kept(queue, row[1], postponed)
     write(session.connection, [postponed])
-    if postponed.state is TaskState.READY:
-        session.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
+    if postponed.state is not TaskState.DELAYED:
+        session.counts.change(queue.whole, row[1], ((DELAYED, -1), (GAUGE_OF_STATE[postponed.state], 1)))
     return True
 
 
@@ -202,11 +215,25 @@ def in_state(
     """Return up to `limit` rows of a state (and of these tags) in the order of the state's index."""
     if limit <= 0 or tag_ids == []:
         return []
+    if state is TaskState.READY and queue.has_priorities:
+        of_tags, cells = ("", ()) if tag_ids is None else (_OF_TAGS, (json.dumps(tag_ids),))
+        urgent = session.connection.execute(
+            f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_urgent WHERE queue = ? AND state < 0{of_tags} LIMIT ?",  # noqa: S608
+            (queue.id, *cells, limit),
+        ).fetchall()
+        return [*urgent, *_in_state(session, queue, state, tag_ids, limit=limit - len(urgent))]
+    return _in_state(session, queue, state, tag_ids, limit=limit)
+
+
+def _in_state(
+    session: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+) -> list[Row]:
+    """Return rows of a state, but no ready ones that have a priority."""
     if tag_ids is None and state is TaskState.READY:
         return session.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
         return session.connection.execute(
-            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
+            f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND {_STATE[state]}"  # noqa: S608
             " LIMIT ?",
             (queue.id, limit),
         ).fetchall()
@@ -219,8 +246,8 @@ def in_state(
             (json.dumps(tag_ids), limit),
         ).fetchall()
     return session.connection.execute(
-        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND state = {int(state)}"  # noqa: S608
-        " AND tag IN (SELECT value FROM json_each(?)) LIMIT ?",
+        f"SELECT {COLUMNS} FROM tasks INDEXED BY {_INDEX_OF_STATE[state]} WHERE queue = ? AND {_STATE[state]}"  # noqa: S608
+        f"{_OF_TAGS} LIMIT ?",
         (queue.id, json.dumps(tag_ids), limit),
     ).fetchall()
 
@@ -240,7 +267,7 @@ def redrive(
 ) -> list[StoredTask]:
     """See `Transaction.redrive`."""
     queue = session.open_queue(name)
-    expire_due(session, queue, now=now)
+    expire(session, queue, now=now)
     session.has_changes = True
     if names is None:
         rows = in_state(session, queue, TaskState.DEAD, session.tag_ids(queue, tags), limit=limit)
@@ -248,9 +275,10 @@ def redrive(
         named = (row_of_name(session, queue, given) for given in dict.fromkeys(names))
         rows = [row for row in named if row is not None and row[2] == TaskState.DEAD][:limit]
     redriven = [semantics.redrive(task_of(session, queue, row), now=now) for row in rows]
-    write(session.connection, redriven)
-    for row in rows:
-        session.counts.change(queue.whole, row[1], ((DEAD, -1), (READY, 1)))
+    stored = [kept(queue, row[1], task) for row, task in zip(rows, redriven, strict=True)]
+    write(session.connection, stored)
+    for row, task in zip(rows, stored, strict=True):
+        session.counts.change(queue.whole, row[1], ((DEAD, -1), (GAUGE_OF_STATE[task.state], 1)))
     return [completed(session.connection, task) for task in redriven]
 
 

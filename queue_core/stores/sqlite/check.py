@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import get_args
 
 from queue_core.attempts.attempt import MAX_ATTEMPTS, Attempt
+from queue_core.limits import MAX_PRIORITY
 from queue_core.stores.sqlite.admin import RECOUNT
 from queue_core.stores.sqlite.counters import Sample
 from queue_core.stores.sqlite.driver import SqliteConnection
@@ -14,26 +15,36 @@ _ATTEMPT_FIELDS = len(fields(Attempt))
 _SAMPLE_FIELDS = len(get_args(Sample))
 _ATTEMPTS = "'[' || replace(attempts, char(10), ',') || ']'"
 
+_RECOUNT = (
+    "sum(state <= 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased, sum(state = 3) AS dead,"
+    " sum(state = 4) AS held"
+)
+_DIFFERS = (
+    "(c.ready, c.delayed, c.leased, c.dead, c.held) IS NOT (coalesce(t.ready, 0), coalesce(t.delayed, 0),"
+    " coalesce(t.leased, 0), coalesce(t.dead, 0), coalesce(t.held, 0))"
+)
+_LANES = (
+    "SELECT c.id FROM counts c JOIN (SELECT id AS queue, json_extract(settings, '$.per_tag.max_in_flight') AS most,"
+    " json_extract(settings, '$.per_tag.rate.burst') AS burst, json_extract(settings, '$.per_tag.fair') AS fair"
+    " FROM queues) q ON q.queue = c.queue AND c.tag IS NOT NULL LEFT JOIN lanes l ON l.id = c.id"
+)
+
 # Each statement selects rows that break an invariant; the first column goes into the text.
 _INVARIANTS = (
     (
         "the counters of tag row {} of its queue differ from a recount",
         (
-            "SELECT c.id FROM counts c LEFT JOIN ("
-            "  SELECT tag, sum(state = 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased,"
-            "  sum(state = 3) AS dead FROM tasks GROUP BY tag) t ON t.tag = c.id"
-            " WHERE c.tag IS NOT NULL AND (c.ready, c.delayed, c.leased, c.dead)"
-            " IS NOT (coalesce(t.ready, 0), coalesce(t.delayed, 0), coalesce(t.leased, 0), coalesce(t.dead, 0))"
+            "SELECT c.id FROM counts c LEFT JOIN ("  # noqa: S608
+            f"  SELECT tag, {_RECOUNT} FROM tasks GROUP BY tag) t ON t.tag = c.id"
+            f" WHERE c.tag IS NOT NULL AND {_DIFFERS}"
         ),
     ),
     (
         "the counters of queue {} differ from a recount",
         (
-            "SELECT q.name FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL LEFT JOIN ("
-            "  SELECT queue, sum(state = 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased,"
-            "  sum(state = 3) AS dead FROM tasks GROUP BY queue) t ON t.queue = q.id"
-            " WHERE (c.ready, c.delayed, c.leased, c.dead)"
-            " IS NOT (coalesce(t.ready, 0), coalesce(t.delayed, 0), coalesce(t.leased, 0), coalesce(t.dead, 0))"
+            "SELECT q.name FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL LEFT JOIN ("  # noqa: S608
+            f"  SELECT queue, {_RECOUNT} FROM tasks GROUP BY queue) t ON t.queue = q.id"
+            f" WHERE {_DIFFERS}"
         ),
     ),
     (
@@ -45,7 +56,45 @@ _INVARIANTS = (
         "SELECT t.id FROM tasks t LEFT JOIN counts c ON c.id = t.tag WHERE c.tag IS NULL OR c.queue IS NOT t.queue",
     ),
     ("task {} is of no queue", "SELECT id FROM tasks WHERE queue NOT IN (SELECT id FROM queues)"),
-    ("task {} is in no known state", "SELECT id FROM tasks WHERE state NOT IN (0, 1, 2, 3)"),
+    ("task {} is in no known state", "SELECT id FROM tasks WHERE state > 4"),
+    (
+        "task {} is ready, but not in the place of its priority",
+        "SELECT id FROM tasks WHERE state <= 0 AND state IS NOT -coalesce(priority, 0)",
+    ),
+    (
+        f"the priority of task {{}} is not from 1 to {MAX_PRIORITY}, or its queue is not known to have any",
+        (
+            "SELECT id FROM tasks WHERE priority IS NOT NULL AND (priority NOT BETWEEN 1 AND"  # noqa: S608
+            f" {MAX_PRIORITY} OR queue NOT IN (SELECT id FROM queues WHERE has_priorities))"
+        ),
+    ),
+    ("lane {} is of no tag and no queue", "SELECT id FROM lanes WHERE id NOT IN (SELECT id FROM counts)"),
+    (
+        "the tag of row {} has more tasks ready and leased than its limit allows",
+        f"{_LANES} WHERE c.tag > '' AND c.ready > 0 AND c.ready + c.leased > most",
+    ),
+    (
+        "the tag of row {} holds tasks, but has no limit",
+        f"{_LANES} WHERE c.held > 0 AND (c.tag = '' OR (most IS NULL AND burst IS NULL))",
+    ),
+    (
+        "the tag of row {} holds tasks, though it has room, and does not open by itself",
+        (
+            f"{_LANES} WHERE c.held > 0 AND (most IS NULL OR c.ready + c.leased < most)"
+            " AND (burst IS NULL OR (c.ready < burst AND l.opens_at IS NULL))"
+        ),
+    ),
+    (
+        "the tag of row {} is in the rotation without ready tasks, or has some without being in it",
+        f"{_LANES} WHERE (c.ready > 0 AND coalesce(fair, 0)) IS NOT (l.head IS NOT NULL)",
+    ),
+    (
+        "the tag of row {} has another first task than the rotation says",
+        (
+            f"{_LANES} JOIN (SELECT tag, min(state) AS first FROM tasks"  # noqa: S608
+            " WHERE state <= 0 GROUP BY tag) t ON t.tag = c.id WHERE l.head IS NOT NULL AND l.head IS NOT t.first"
+        ),
+    ),
     (
         "task {} has an id that was never given out",
         "SELECT id FROM tasks WHERE id > (SELECT added FROM counts WHERE id = 0)",

@@ -1,7 +1,7 @@
 """Counters of queues and tags, gathered during a transaction and written once at its end; and samples of leases."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, TypeAlias
@@ -14,15 +14,18 @@ from queue_core.stats import FinishedLease, History, LeaseOutcome, Samples
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.task import QueueSpec, TaskState
 
-READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED = range(10)
-COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died")
+READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED, RELEASED, EXPIRED, DIED, HELD = range(11)
+COLUMNS = ("ready", "delayed", "leased", "dead", "added", "leases", "deleted", "released", "expired", "died", "held")
 GAUGE_OF_STATE = {
     TaskState.READY: READY,
     TaskState.DELAYED: DELAYED,
     TaskState.LEASED: LEASED,
     TaskState.DEAD: DEAD,
+    TaskState.HELD: HELD,
 }
 TOTAL_OF_OUTCOME = {"deleted": DELETED, "released": RELEASED, "expired": EXPIRED}
+
+_NONE: Final = (0,) * len(COLUMNS)
 
 MAX_ROWS_ONE_BY_ONE = 4
 """Rows written one after the other; more are written as a list, which costs a table in memory."""
@@ -55,11 +58,17 @@ def tally(tags: Sequence[int]) -> Iterable[tuple[int, int]]:
 class CounterChanges:
     """Changes of counters not written yet: a list of numbers for each tag. The changes of a queue are their sum."""
 
-    __slots__ = ("_tags", "_wholes")
+    __slots__ = ("_limited", "_tags", "_wholes", "changed")
 
-    def __init__(self) -> None:
+    def __init__(self, limited: Container[int] = ()) -> None:
+        """Args:
+        limited: ids of the rows for whole queues that are limited, or whose tags are.
+        """
         self._tags: dict[int, list[int]] = {}
         self._wholes: dict[int, int] = {}
+        self._limited = limited
+        self.changed: dict[int, set[int]] = {}
+        """The tags changed since the lanes of their limited queue were updated, by that queue's row."""
 
     def of(self, whole: int, tag: int) -> list[int]:
         """Return the changes of a tag's counters, by counter, to be changed in place; its queue's follow."""
@@ -67,7 +76,13 @@ class CounterChanges:
         if numbers is None:
             numbers = self._tags[tag] = [0] * len(COLUMNS)
             self._wholes[tag] = whole
+            if whole in self._limited:
+                self.changed.setdefault(whole, set()).add(tag)
         return numbers
+
+    def pending(self, tag: int) -> Sequence[int]:
+        """Return the changes of a tag's counters that are not written yet, by counter."""
+        return self._tags.get(tag, _NONE)
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
         """Add to a tag's counters and its queue's: pairs of a counter and a number."""

@@ -12,7 +12,9 @@ from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.leases import TAKE, first_ready, lease, take
+from queue_core.stores.sqlite.lanes.rotation import next_tag
+from queue_core.stores.sqlite.lanes.updates import opens, room, update
+from queue_core.stores.sqlite.leases import TAKE, first_ready, first_ready_rows, lease, take, update_after_lease
 from queue_core.stores.sqlite.rows import (
     among,
     by_ids,
@@ -217,6 +219,8 @@ def exchange(
     if request.seconds is not None:
         check_lease_time(session.open_queue(name).spec, request.seconds)
     outcomes = delete(session, name, deletions, now=now)
+    if session.counts.changed:
+        update(session, now=now)
     try:
         return outcomes, lease(session, name, request, now=now)
     except WorkerRetiredError:
@@ -231,7 +235,8 @@ def exchange_one(
     To write its changes later, with those of others, was tried and removed (ADR 22 to 24).
 
     Does nothing and returns None for several leases or deletions, a `then`, the oldest tag or several, a lease that is
-    too long, a queue that is paused or has tasks that are due, and a worker that is not in the `CatalogCache`.
+    too long, a queue that is paused or has tasks that are due or a lane that opens, and a worker that is not in the
+    `CatalogCache`.
     """
     if request.count != 1 or len(deletions) > 1 or (deletions and deletions[0].then) or request.tags.kind == "oldest":
         return None
@@ -244,11 +249,14 @@ def exchange_one(
     if request.worker and request.worker not in session.catalog.workers:
         return None
     fence = parse_token(deletions[0].token) if deletions else None
-    if is_due(session, queue, now=now):
+    if is_due(session, queue, now=now) or (not queue.is_plain and opens(session, queue, now=now)):
         return None
     outcomes = [] if fence is None else _delete_one(session, queue, fence, now=now)
     tag_id = None if tag_ids is None else tag_ids[0]
-    return outcomes, _lease_one(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    if queue.is_plain:
+        return outcomes, _lease_one(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
+    update(session, now=now)
+    return outcomes, _lease_one_in_limits(session, queue, tag_id, seconds=seconds, worker=request.worker, now=now)
 
 
 def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: Instant) -> Sequence[Deleted | None]:
@@ -268,11 +276,29 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
     return LazyList(1, lambda: _outcomes_of(queue.spec.name, rows, samples))
 
 
+def _lease_one_in_limits(
+    session: SqliteSession, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant
+) -> Granted:
+    if queue.spec.is_limited and room(session, queue, now=now) < 1:
+        return _NOTHING
+    if queue.spec.per_tag.fair and tag_id is None:
+        tag_id = next_tag(session, queue, None)
+        if tag_id is None:
+            return _NOTHING
+    granted = _lease_one(session, queue, tag_id, seconds=seconds, worker=worker, now=now)
+    if granted.leases:
+        update_after_lease(session, queue, [session.tag_id(queue, granted.leases[0].tag)], now=now)
+    return granted
+
+
 def _lease_one(
     session: SqliteSession, queue: QueueRow, tag_id: int | None, *, seconds: float, worker: str, now: Instant
 ) -> Granted:
-    sql, of = first_ready(queue, tag_id)
-    rows = session.cursor.execute(sql, (of, 1)).fetchall()
+    if queue.has_priorities:
+        rows = first_ready_rows(session, queue, tag_id, count=1)
+    else:
+        sql, of = first_ready(queue, tag_id)
+        rows = session.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING
     eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, headers, checkpoint = rows[0]

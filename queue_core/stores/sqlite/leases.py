@@ -11,12 +11,13 @@ from queue_core.fast_values import LazyList
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
+from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, in_turns, next_tag
+from queue_core.stores.sqlite.lanes.updates import expire, has_room_for, leave, room, update
 from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
     among,
     by_ids,
     completed,
-    expire_due,
     load,
     payload_of,
     ready_rows,
@@ -39,6 +40,14 @@ _FIRST_OF_TAG = (
     f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ?1 AND state = 0"  # noqa: S608
     " ORDER BY eta, id LIMIT ?2"
 )
+_FIRST_URGENT = (
+    f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_urgent WHERE queue = ?1 AND state < 0"  # noqa: S608
+    " ORDER BY state, eta, id LIMIT ?2"
+)
+_FIRST_URGENT_OF_TAG = (
+    f"SELECT {_COLUMNS} FROM tasks INDEXED BY tasks_urgent_by_tag WHERE tag = ?1 AND state < 0"  # noqa: S608
+    " ORDER BY state, eta, id LIMIT ?2"
+)
 _ONE = f"SELECT {_COLUMNS} FROM tasks WHERE id = ?"  # noqa: S608
 _HEAD = "SELECT eta, id FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta, id LIMIT ?"
 _SET = (
@@ -50,6 +59,7 @@ TAKE = by_ids(f"{_SET} WHERE {{ids}}")
 _LENGTHS = "SELECT id, length(payload) FROM payloads WHERE id IN (SELECT value FROM json_each(?))"
 _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TASK_NAME_CHARACTERS
 """The largest `size_of` of a task whose payload is in its row, in bytes."""
+_URGENT_AMONG = "SELECT id FROM tasks NOT INDEXED WHERE id IN (SELECT value FROM json_each(?)) AND state < 0"
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
 
@@ -61,19 +71,41 @@ def lease(session: SqliteSession, name: str, request: LeaseRequest, *, now: Inst
     check_lease_time(queue.spec, seconds)
     if not is_old_worker:
         remember_worker(session, request.worker, now=now)
-    expiry = expire_due(session, queue, now=now)
-    more_due = expiry.horizon is not None
+    expiry = expire(session, queue, now=now)
+    more_due = expiry.more_due
     if queue.spec.paused:
         return Granted((), expiry.expired)
-    rows = _candidates(session, queue, request.tags, count=request.count)
+    count = min(request.count, room(session, queue, now=now)) if queue.spec.is_limited else request.count
+    rows = _candidates(session, queue, request.tags, count=count) if count else []
     if expiry.horizon is not None:
-        rows = [row for row in rows if (row[0], row[1]) < expiry.horizon]
+        rows = _before(session, rows, expiry.horizon)
     if request.allowance is not None and len(rows) > request.allowance.least:
         rows = _fitting(session, rows, request.allowance)
     if not rows:
         return Granted((), expiry.expired, more_due)
     leases = take(session, queue, rows, seconds=seconds, worker=request.worker, now=now)
+    if not queue.is_plain:
+        update_after_lease(session, queue, [row[2] for row in rows], now=now)
     return Granted(leases, expiry.expired, more_due)
+
+
+def update_after_lease(session: SqliteSession, queue: QueueRow, tag_ids: Sequence[int], *, now: Instant) -> None:
+    """Take the tokens of tasks that were leased, whose tags these are in order, and move these tags in the rotation."""
+    spec = queue.spec
+    if spec.rate is None and spec.per_tag.rate is None and not spec.per_tag.fair:
+        leave(session)
+        return
+    taken: dict[int, int] = {}
+    for tag_id in tag_ids:
+        taken[tag_id] = taken.pop(tag_id, 0) + 1
+    update(session, now=now, taken=taken)
+
+
+def _before(session: SqliteSession, rows: list[Row], horizon: tuple[int, int]) -> list[Row]:
+    """Return the rows of tasks before the first that is due still, and those of any priority."""
+    ids = json.dumps([row[1] for row in rows])
+    urgent = {row[0] for row in session.connection.execute(_URGENT_AMONG, (ids,)).fetchall()}
+    return [row for row in rows if (row[0], row[1]) < horizon or row[1] in urgent]
 
 
 def lease_delayed(
@@ -96,11 +128,15 @@ def lease_delayed(
     row = next(iter(load(session.connection, queue, [task_id])), None)
     if row is None or not is_delayed_until(task_of(session, queue, row), expected, now=now):
         return None
+    if not queue.is_plain and not has_room_for(session, queue, row[1], now=now):
+        return None
     session.has_changes = True
     task = completed(session.connection, task_of(session, queue, row))
     leased = semantics.lease_delayed(task, worker=worker, seconds=lease_seconds, now=now)
     write(session.connection, [leased])
     session.counts.change(queue.whole, row[1], ((DELAYED, -1), (LEASED, 1), (LEASES, 1)))
+    if not queue.is_plain:
+        update(session, now=now, taken={row[1]: 1})
     return lease_of(leased)
 
 
@@ -108,14 +144,28 @@ def _candidates(session: SqliteSession, queue: QueueRow, tags: TagFilter, *, cou
     tag_ids = session.tag_ids(queue, tags)
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(session, queue, tag_ids)
+    if queue.spec.per_tag.fair and (tag_ids is None or len(tag_ids) > 1):
+        return in_turns(session, queue, tag_ids, _COLUMNS, count=count)
     if tag_ids is None or len(tag_ids) == 1:
-        sql, of = first_ready(queue, None if tag_ids is None else tag_ids[0])
-        return session.cursor.execute(sql, (of, count)).fetchall()
+        return first_ready_rows(session, queue, None if tag_ids is None else tag_ids[0], count=count)
     if not tag_ids:
         return []
-    first = islice(in_order(session, tag_ids, limit=count), count)
-    rows = (session.connection.execute(_ONE, (task_id,)).fetchone() for _eta, task_id in first)
+    if queue.has_priorities:
+        ids = [head[2] for head in islice(in_lease_order(session, queue, tag_ids, limit=count), count)]
+    else:
+        ids = [task_id for _eta, task_id in islice(in_order(session, tag_ids, limit=count), count)]
+    rows = (session.connection.execute(_ONE, (task_id,)).fetchone() for task_id in ids)
     return [row for row in rows if row is not None]
+
+
+def first_ready_rows(session: SqliteSession, queue: QueueRow, tag_id: int | None, *, count: int) -> list[Row]:
+    """Return the first ready tasks of a tag, or of all, in lease order."""
+    sql, of = first_ready(queue, tag_id)
+    if not queue.has_priorities:
+        return session.cursor.execute(sql, (of, count)).fetchall()
+    urgent, of_urgent = (_FIRST_URGENT, queue.id) if tag_id is None else (_FIRST_URGENT_OF_TAG, tag_id)
+    rows = session.cursor.execute(urgent, (of_urgent, count)).fetchall()
+    return rows if len(rows) == count else rows + session.cursor.execute(sql, (of, count - len(rows))).fetchall()
 
 
 def _fitting(session: SqliteSession, rows: list[Row], room: PayloadAllowance) -> list[Row]:
@@ -130,7 +180,10 @@ def _fitting(session: SqliteSession, rows: list[Row], room: PayloadAllowance) ->
 
 
 def first_ready(queue: QueueRow, tag_id: int | None) -> tuple[str, int]:
-    """Return the statement that finds the first ready tasks, ?2 at most, of a tag or of all; and its parameter ?1."""
+    """Return the statement that finds the first ready tasks, ?2 at most, of a tag or of all; and its parameter ?1.
+
+    It finds none with a priority.
+    """
     if tag_id is not None:
         return _FIRST_OF_TAG, tag_id
     return (_FIRST_OF_ALL, queue.id) if queue.has_tags else (_FIRST_OF_TAG, untagged_id(queue.id))
@@ -142,7 +195,15 @@ def in_order(session: SqliteSession, tag_ids: list[int], *, limit: int) -> Itera
 
 
 def _oldest_tag(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[int]:
-    """Return the tag of the first ready task, of these tags or of all."""
+    """Return the tag of the first ready task, of these tags or of all; in a fair queue the one whose turn it is."""
+    if queue.spec.per_tag.fair:
+        tag_id = next_tag(session, queue, tag_ids)
+        return [] if tag_id is None else [tag_id]
+    if queue.has_priorities:
+        if tag_ids is None:
+            return first_tags(session, queue, limit=1)
+        urgent = ((head, tag_id) for tag_id in tag_ids for head in islice(heads_of(session, queue, tag_id, limit=1), 1))
+        return [tag_id for _head, tag_id in sorted(urgent)[:1]]
     if tag_ids is None:
         row = session.connection.execute(
             f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1",
@@ -156,7 +217,7 @@ def _oldest_tag(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | No
 def take(
     session: SqliteSession, queue: QueueRow, rows: list[Row], *, seconds: float, worker: str, now: Instant
 ) -> Sequence[Lease]:
-    """Lease the ready tasks of rows that were selected by a statement of `first_ready`."""
+    """Lease the ready tasks of rows that were selected as `_candidates` does."""
     end = after(now, seconds)
     ends, payloads = _take_spent(session, rows, end=end, worker=worker, now=now)
     plain = [row[1] for row in rows if row[1] not in ends] if ends else [row[1] for row in rows]

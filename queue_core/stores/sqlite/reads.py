@@ -7,12 +7,15 @@ from itertools import islice
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.limits import MAX_PRIORITY
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
 from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.leases import in_order
+from queue_core.stores.sqlite.lanes.lane import load_whole
+from queue_core.stores.sqlite.lanes.rotation import heads_of
+from queue_core.stores.sqlite.lanes.updates import room
 from queue_core.stores.sqlite.rows import COLUMNS, completed, ready_rows, task_of
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
@@ -27,8 +30,21 @@ order, which soon fills a page."""
 _SUMS = ", ".join(f"sum({counter})" for counter in COUNTERS)
 _OF_TAGS = " AND tag IN (SELECT value FROM json_each(?))"
 _READY_FIRST = f"{ready_rows('eta')} ORDER BY eta LIMIT ?2"
-_READY_LAST = f"{ready_rows('eta')} ORDER BY eta DESC LIMIT 1"
-_TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta DESC LIMIT 1"
+_READY_LAST = f"{ready_rows('eta')} ORDER BY eta DESC LIMIT ?2"
+_TAG_FIRST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta LIMIT ?"
+_TAG_LAST = "SELECT eta FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = ? AND state = 0 ORDER BY eta DESC LIMIT ?"
+_OF_STATE = "AND state = ? AND state < 0 ORDER BY eta {} LIMIT ?"
+_URGENT = f"SELECT eta FROM tasks INDEXED BY tasks_urgent WHERE queue = ? {_OF_STATE}"  # noqa: S608
+_TAG_URGENT = f"SELECT eta FROM tasks INDEXED BY tasks_urgent_by_tag WHERE tag = ? {_OF_STATE}"  # noqa: S608
+_FIRST_URGENT = (
+    "SELECT state, eta, id, tag FROM tasks INDEXED BY tasks_urgent WHERE queue = ? AND state < 0"
+    " ORDER BY state, eta, id LIMIT 1"
+)
+_FIRST_PLAIN = f"{ready_rows('0, eta, id, tag')} ORDER BY eta, id LIMIT 1"
+_OPENS_AT = (
+    "SELECT opens_at FROM lanes INDEXED BY lanes_opening WHERE queue = ? AND opens_at IS NOT NULL"
+    " ORDER BY opens_at LIMIT 1"
+)
 
 
 def stats(session: SqliteSession, name: str, tags: TagFilter, *, now: Instant) -> QueueStats:
@@ -40,8 +56,9 @@ def stats(session: SqliteSession, name: str, tags: TagFilter, *, now: Instant) -
 
 def _stats(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> QueueStats:
     name, paused = queue.spec.name, queue.spec.is_closed
+    left = _room(session, queue, now=now) if queue.spec.is_limited else None
     if tag_ids == []:
-        return QueueStats(name, paused=paused)
+        return QueueStats(name, paused=paused, room=left)
     ids = [queue.whole] if tag_ids is None else tag_ids
     of_tags, cells = _narrowed(tag_ids)
     counted = session.connection.execute(
@@ -49,7 +66,9 @@ def _stats(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *
         (json.dumps(ids),),
     ).fetchone()
     assert counted is not None, "an aggregate answers one row"
-    ready, delayed, leased, dead, added, leases, deleted, released, expired, died = (count or 0 for count in counted)
+    ready, delayed, leased, dead, added, leases, deleted, released, expired, died, held = (
+        count or 0 for count in counted
+    )
     etas = [_first_ready(session, queue, tag_ids)]
     if delayed:
         due, first = _due(
@@ -69,8 +88,28 @@ def _stats(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *
             etas.append(first)
     oldest = min((eta for eta in etas if eta is not None), default=None)
     return QueueStats(
-        name, ready, delayed, leased, dead, oldest, added, leases, deleted, released, expired, died, paused
+        name,
+        ready,
+        delayed,
+        leased,
+        dead,
+        oldest,
+        added,
+        leases,
+        deleted,
+        released,
+        expired,
+        died,
+        paused,
+        held=held,
+        room=left,
     )
+
+
+def _room(session: SqliteSession, queue: QueueRow, *, now: Instant) -> int:
+    """Return how many leases the limits of the whole queue let it grant, once those that are over are expired."""
+    over, _ = _due(session, "tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?", queue, now, ())
+    return room(session, queue, now=now, over=over)
 
 
 def _narrowed(tag_ids: list[int] | None) -> tuple[str, tuple[str, ...]]:
@@ -95,10 +134,27 @@ def _due(
 
 
 def _first_ready(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> Instant | None:
+    return next((Instant(eta) for eta in _ready_etas(session, queue, tag_ids, limit=1)), None)
+
+
+def _ready_etas(
+    session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, limit: int, last: bool = False
+) -> Iterator[Instant]:
+    """Yield the etas of ready tasks, of any priority, in order; or, of each priority and tag, only the last one."""
+    sorts: list[Iterable[Row]] = []
     if tag_ids is None:
-        row = session.connection.execute(_READY_FIRST, (queue.id, 1)).fetchone()
-        return None if row is None else row[0]
-    return next((Instant(eta) for eta, _ in in_order(session, tag_ids, limit=1)), None)
+        sql = _READY_LAST if last else _READY_FIRST
+        sorts.append(session.connection.execute(sql, (queue.id, limit)))
+    else:
+        sql = _TAG_LAST if last else _TAG_FIRST
+        sorts += [session.connection.execute(sql, (tag_id, limit)) for tag_id in tag_ids]
+    if queue.has_priorities:
+        every = [(_URGENT, queue.id)] if tag_ids is None else [(_TAG_URGENT, tag_id) for tag_id in tag_ids]
+        order = "DESC" if last else ""
+        for sql, of in every:
+            for state in range(-MAX_PRIORITY, 0):
+                sorts.append(session.connection.execute(sql.format(order), (of, state, limit)))
+    return (row[0] for row in merge(*sorts))
 
 
 def tag_stats(session: SqliteSession, name: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
@@ -120,20 +176,15 @@ def waiting(session: SqliteSession, name: str, tags: TagFilter, *, now: Instant)
     """See `Transaction.waiting`."""
     queue = session.queue(name)
     tag_ids = session.tag_ids(queue, tags)
-    if tags.kind == "oldest":
+    if tags.kind == "oldest" and not queue.spec.per_tag.fair:
         tag_ids = _tag_of_oldest(session, queue, tag_ids, now=now)
     ready = _stats(session, queue, tag_ids, now=now).ready
     if not ready:
         return ()
-    if tag_ids is None:
-        stored = (row[0] for row in session.connection.execute(_READY_FIRST, (queue.id, MAX_WAITING_READ)))
-        lasts = [session.connection.execute(_READY_LAST, (queue.id,)).fetchone()]
-    else:
-        stored = (eta for eta, _ in in_order(session, tag_ids, limit=MAX_WAITING_READ))
-        lasts = [session.connection.execute(_TAG_LAST, (tag_id,)).fetchone() for tag_id in tag_ids]
+    stored = _ready_etas(session, queue, tag_ids, limit=MAX_WAITING_READ)
     due = _due_etas(session, queue, tag_ids, now=now)
     etas = list(islice(merge(stored, due), MAX_WAITING_READ))
-    newest = max([row[0] for row in lasts if row is not None] + due[-1:], default=now)
+    newest = max([*_ready_etas(session, queue, tag_ids, limit=1, last=True), *due[-1:]], default=now)
     return sample_waiting(etas, ready=ready, newest=newest) if etas else ()
 
 
@@ -168,23 +219,24 @@ def _due_etas(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None
 def _tag_of_oldest(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None, *, now: Instant) -> list[int]:
     """Return the tag of the first task that is leasable as of `now`, whatever its stored state."""
     of_tags, cells = _narrowed(tag_ids)
-    heads: list[tuple[int, int, int]] = _ready_heads(session, queue, tag_ids)
+    heads = _ready_heads(session, queue, tag_ids)
     for chosen in (
         f"tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?{of_tags}",
         f"tasks_leased WHERE queue = ? AND state = 2 AND eta <= ?{of_tags} AND {_alive(queue)}",
     ):
-        sql = f"SELECT eta, id, tag FROM tasks INDEXED BY {chosen} ORDER BY eta, id LIMIT 1"  # noqa: S608
+        first = "-coalesce(priority, 0), eta, id" if queue.has_priorities else "0, eta, id"
+        by = "1, eta, id" if queue.has_priorities else "eta, id"
+        sql = f"SELECT {first}, tag FROM tasks INDEXED BY {chosen} ORDER BY {by} LIMIT 1"  # noqa: S608
         heads.extend(session.connection.execute(sql, (queue.id, now, *cells)))
-    return [min(heads)[2]] if heads else []
+    return [min(heads)[3]] if heads else []
 
 
-def _ready_heads(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[tuple[int, int, int]]:
-    """Return (eta, id, tag) of the first ready task: of the queue, or of each of these tags."""
+def _ready_heads(session: SqliteSession, queue: QueueRow, tag_ids: list[int] | None) -> list[tuple[int, int, int, int]]:
+    """Return state, eta, id and tag of the first ready task: of the queue, or of each of these tags."""
     if tag_ids is None:
-        return session.connection.execute(
-            f"{ready_rows('eta, id, tag')} ORDER BY eta, id LIMIT 1", (queue.id,)
-        ).fetchall()
-    return [(*head, tag_id) for tag_id in tag_ids for head in in_order(session, [tag_id], limit=1)]
+        rows = session.connection.execute(_FIRST_URGENT, (queue.id,)).fetchall() if queue.has_priorities else []
+        return rows or session.connection.execute(_FIRST_PLAIN, (queue.id,)).fetchall()
+    return [(*head, tag_id) for tag_id in tag_ids for head in islice(heads_of(session, queue, tag_id, limit=1), 1)]
 
 
 def live_leases(session: SqliteSession, name: str, *, limit: int, now: Instant) -> list[LiveLease]:
@@ -198,7 +250,7 @@ def live_leases(session: SqliteSession, name: str, *, limit: int, now: Instant) 
     return [LiveLease(chosen_name(row[0]) if row[1] is None else row[1], session.tag(row[2]), *row[3:]) for row in rows]
 
 
-def next_eta(session: SqliteSession, name: str) -> Instant | None:
+def next_eta(session: SqliteSession, name: str, *, now: Instant) -> Instant | None:
     """See `Transaction.next_eta`."""
     queue = session.queue(name)
     if queue.spec.moved_to:
@@ -213,6 +265,12 @@ def next_eta(session: SqliteSession, name: str) -> Instant | None:
                 (queue.id,),
             )
         )
+    if queue.spec.per_tag.rate is not None:
+        etas.extend(row[0] for row in session.connection.execute(_OPENS_AT, (queue.id,)))
+    if queue.spec.rate is not None:
+        full_at = load_whole(session, queue).full_at
+        if not queue.spec.rate.tokens(full_at, now=now) and _first_ready(session, queue, None) is not None:
+            etas.append(queue.spec.rate.reached_at(1, full_at))
     return min(etas, default=None)
 
 

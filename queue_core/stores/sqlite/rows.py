@@ -15,7 +15,7 @@ from queue_core.clock import Instant, after
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, READY, TOTAL_OF_OUTCOME
+from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import Progress, StoredTask, TaskState, headers_of
@@ -34,7 +34,7 @@ _CHOSEN = re.compile(r"_([0-9]{1,18})")
 # 16 KiB; of the payload they only say whether it is a long one.
 COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
-    " payload IS NULL AS is_long, max_leases"
+    " payload IS NULL AS is_long, max_leases, priority"
 )
 _CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
 _WRITE = f"UPDATE tasks SET {_CHANGED} WHERE id = ?"  # noqa: S608
@@ -69,7 +69,10 @@ def by_ids(sql: str) -> dict[Form, str]:
 
 
 def ready_rows(columns: str) -> str:
-    """Return a statement, without an order, for these columns of all ready tasks of queue ?1, tagged or not."""
+    """Return a statement, without an order, for these columns of all ready tasks of queue ?1, tagged or not.
+
+    Those with a priority are not among them.
+    """
     return (
         f"SELECT {columns} FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0"  # noqa: S608
         f" UNION ALL SELECT {columns} FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0"
@@ -97,7 +100,7 @@ def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
         row[5],
         row[10],
         session.tag(row[1]),
-        TaskState(row[2]),
+        state_of(row),
         row[6],
         row[7],
         row[4],
@@ -105,7 +108,18 @@ def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
         row[9],
         spent_of(row[11]),
         row[13],
+        priority=row[14] or 0,
     )
+
+
+def state_of(row: Row) -> TaskState:
+    """Return the state of a row that was selected as `COLUMNS`: a ready task's is stored as its priority, negative."""
+    return TaskState(max(row[2], 0))
+
+
+def stored_state(state: TaskState, priority: int) -> int:
+    """Return the state of a task of this priority as stored."""
+    return -priority if state is TaskState.READY else int(state)
 
 
 def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None) -> bytes:
@@ -153,7 +167,7 @@ def write_reports(connection: SqliteConnection, tasks: Iterable[StoredTask]) -> 
 
 def _changed(task: StoredTask) -> tuple[Cell, ...]:
     return (
-        int(task.state),
+        stored_state(task.state, task.priority),
         task.eta,
         task.ready_at,
         task.leases,
@@ -200,11 +214,18 @@ def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> 
     if ending.task is None:
         remove(session, queue, [row], at=finished.ended_at)
     else:
-        session.connection.execute(_WRITE_ENDED, (*_changed(ending.task), attempts_text(ending.task.attempts)))
-        changes.append((GAUGE_OF_STATE[ending.task.state], 1))
+        task = kept(queue, row[1], ending.task)
+        session.connection.execute(_WRITE_ENDED, (*_changed(task), attempts_text(task.attempts)))
+        changes.append((GAUGE_OF_STATE[task.state], 1))
     session.counts.change(queue.whole, row[1], changes)
     session.record(queue, finished)
     return finished
+
+
+def kept(queue: QueueRow, tag_id: int, task: StoredTask) -> StoredTask:
+    """Return a task as it is kept: one of a lane that becomes ready is held until its lane admits it."""
+    state = queue.state_of(tag_id, task.state)
+    return task if state is task.state else replace(task, state=state)
 
 
 def spent_of(text: str | None) -> tuple[Instant, ...]:
@@ -290,12 +311,19 @@ _DUE_LEASED = (
 )
 
 
+_DELAY_OVER = "UPDATE tasks SET state = CASE WHEN ?2 THEN 4 ELSE -coalesce(priority, 0) END WHERE id = ?1"
+
+
 @dataclass(frozen=True, slots=True)
 class ExpiredLeases:
-    """Leases that expired, and the (eta, id) of the first due task left, if any: only tasks before it may be leased."""
+    """Leases that expired, and the (eta, id) of the first due task left, if any: only tasks before it may be leased.
+
+    `more_due`: whether there is anything left that is due.
+    """
 
     expired: tuple[FinishedLease, ...] = ()
     horizon: tuple[int, int] | None = None
+    more_due: bool = False
 
 
 NOTHING_DUE = ExpiredLeases()
@@ -323,11 +351,14 @@ def expire_due(
         horizon = sorted([(row[2], row[0]) for row in delayed] + [(row[3], row[0]) for row in leased])[limit]
         delayed = [row for row in delayed if (row[2], row[0]) < horizon]
         leased = [row for row in leased if (row[3], row[0]) < horizon]
+    states = [queue.state_of(row[1], TaskState.READY) for row in delayed]
     if delayed:
-        session.connection.executemany("UPDATE tasks SET state = 0 WHERE id = ?", [(row[0],) for row in delayed])
-        for row in delayed:
-            session.counts.change(queue.whole, row[1], ((DELAYED, -1), (READY, 1)))
-    return ExpiredLeases(tuple([expire_lease(session, queue, row, now=now) for row in leased]), horizon)
+        cells = [(row[0], state is TaskState.HELD) for row, state in zip(delayed, states, strict=True)]
+        session.connection.executemany(_DELAY_OVER, cells)
+    for row, state in zip(delayed, states, strict=True):
+        session.counts.change(queue.whole, row[1], ((DELAYED, -1), (GAUGE_OF_STATE[state], 1)))
+    expired = tuple([expire_lease(session, queue, row, now=now) for row in leased])
+    return ExpiredLeases(expired, horizon, horizon is not None)
 
 
 def expire_used_up(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> bool:

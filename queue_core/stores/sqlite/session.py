@@ -13,13 +13,14 @@ from pathlib import Path
 from threading import Condition, Lock
 from typing import TypeAlias
 
+from queue_core.admission import NO_TAG_LIMITS
 from queue_core.clock import ClockSteps, Course, Instant, SteadyClock
 from queue_core.errors import UnknownQueueError
 from queue_core.stats import FinishedLease
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
 from queue_core.stores.sqlite.counters import CounterChanges, Sample, sample_of, write_samples
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
-from queue_core.task import QueueSpec, TagFilter
+from queue_core.task import QueueSpec, TagFilter, TaskState
 from queue_core.validation import check_not_moved
 
 MAX_CACHED_TAGS = 50_000
@@ -45,12 +46,28 @@ _ACTED_ON = (
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A queue's row id, the id of the row in `counts` for the whole queue, its settings, and whether it has tags."""
+    """A queue's row id, the id of the row in `counts` for the whole queue, its settings, and kinds of tasks it has.
+
+    `has_tags`, `has_priorities`: whether a task ever had one. `is_plain`: it has no limits and is not fair.
+    """
 
     id: int
     whole: int
     spec: QueueSpec
     has_tags: bool
+    has_priorities: bool
+    is_plain: bool
+
+    @property
+    def has_lanes(self) -> bool:
+        """Return whether tags have lanes or a rotation."""
+        return self.spec.per_tag != NO_TAG_LIMITS
+
+    def state_of(self, tag_id: int, state: TaskState) -> TaskState:
+        """Return the state in which a task is kept that gets into `state`: a ready one of a lane is held at first."""
+        if state is TaskState.READY and tag_id > 0 and self.spec.per_tag.holds_tasks:
+            return TaskState.HELD
+        return state
 
 
 class CatalogCache:
@@ -64,6 +81,7 @@ class CatalogCache:
         self.last_samples: dict[int, int] = {}
         self.revision = -1
         self.queues: dict[str, QueueRow] = {}
+        self.limited: dict[int, str] = {}  # queues that are not plain, by their row in `counts`; maybe some that were
         self.tag_ids: dict[tuple[int, str], int] = {}
         self.tags: dict[int, str | None] = {}
         self.workers: set[str] = set()  # those that have leased before and are not retired
@@ -91,6 +109,7 @@ class SqliteSession:
     __slots__ = (
         "_finished",
         "_new_tags",
+        "admitted",
         "answers",
         "catalog",
         "connection",
@@ -118,13 +137,15 @@ class SqliteSession:
         self.connection = connection
         self.cursor = cursor or connection
         self.catalog = catalog
-        self.counts = CounterChanges()
+        self.counts = CounterChanges(catalog.limited)
         self.has_changes = False
         self._finished: dict[int, tuple[QueueRow, list[Sample]]] = {}
         self.now = Instant(0)
         self._new_tags = 0
         self.answers: dict[str, str] = {}
         """The last answer in this transaction to each client session, as stored."""
+        self.admitted: dict[tuple[str, str | None], int] = {}
+        """How many tasks of which queues and tags limits alone held back until now; see `Transaction.admitted`."""
         if data_version is None or data_version != catalog.data_version:
             self._refresh()
         self.next_id = catalog.next_id  # task ids ascend and are never reused
@@ -170,7 +191,7 @@ class SqliteSession:
     def _find_queue(self, name: str) -> QueueRow:
         found = self.connection.execute(
             "SELECT q.id, c.id, q.settings, q.paused, q.moved_to,"
-            " EXISTS (SELECT 1 FROM counts t WHERE t.queue = q.id AND t.tag > '')"
+            " EXISTS (SELECT 1 FROM counts t WHERE t.queue = q.id AND t.tag > ''), q.has_priorities"
             " FROM queues q JOIN counts c ON c.queue = q.id AND c.tag IS NULL WHERE q.name = ?",
             (name,),
         ).fetchone()
@@ -178,8 +199,13 @@ class SqliteSession:
             some = self.connection.execute("SELECT name FROM queues ORDER BY name LIMIT 5").fetchall()
             raise UnknownQueueError.among(name, (row[0] for row in some))
         spec = spec_of(name, found[2], paused=found[3], moved_to=found[4])
-        row = QueueRow(found[0], found[1], spec, bool(found[5]))
+        is_plain = not spec.is_limited and spec.per_tag == NO_TAG_LIMITS
+        row = QueueRow(found[0], found[1], spec, bool(found[5]), bool(found[6]), is_plain)
         self.catalog.queues[name] = row
+        if is_plain:
+            self.catalog.limited.pop(row.whole, None)
+        else:
+            self.catalog.limited[row.whole] = name
         return row
 
     def catalog_changed(self) -> None:
@@ -189,6 +215,14 @@ class SqliteSession:
         row = self.connection.execute("SELECT catalog_revision FROM counts WHERE id = 0").fetchone()
         assert row is not None, "the migration wrote it"
         self.catalog.revision = row[0]
+
+    def with_priorities(self, queue: QueueRow) -> QueueRow:
+        """Return the queue as one in which a task has a priority."""
+        if queue.has_priorities:
+            return queue
+        self.connection.execute("UPDATE queues SET has_priorities = 1 WHERE id = ?", (queue.id,))
+        self.catalog_changed()
+        return self.queue(queue.spec.name)
 
     # -- tags -----------------------------------------------------------------------------------------------------
 
@@ -257,13 +291,21 @@ class SqliteSession:
         """Examine the next few tags, in a cycle over all, and drop those that were empty and unchanged for a day."""
         limit = TAGS_EXAMINED_PER_NEW_TAG * self._new_tags
         examined = self.connection.execute(
-            "SELECT id, ready + delayed + leased + dead, changed_at, tag FROM counts WHERE id > ? ORDER BY id LIMIT ?",
+            "SELECT id, ready + delayed + leased + dead + held, changed_at, tag FROM counts WHERE id > ?"
+            " ORDER BY id LIMIT ?",
             (self.catalog.examined, limit),
         ).fetchall()
         self.catalog.examined = examined[-1][0] if len(examined) == limit else 0
         idle = [(row[0],) for row in examined if row[3] and not row[1] and row[2] < self.now - TAG_IDLE_MICROSECONDS]
         if idle:
-            self.connection.executemany("DELETE FROM counts WHERE id = ?", idle)
+            # A bucket that is not full yet is kept, with its tag: a long one may take more than a day.
+            self.connection.executemany(
+                "DELETE FROM counts WHERE id = ?1 AND id NOT IN (SELECT id FROM lanes WHERE id = ?1 AND full_at > ?2)",
+                [(*row, self.now) for row in idle],
+            )
+            self.connection.executemany(
+                "DELETE FROM lanes WHERE id = ? AND full_at <= ?", [(*row, self.now) for row in idle]
+            )
             self.catalog_changed()
 
     # -- the end of the transaction -------------------------------------------------------------------------------

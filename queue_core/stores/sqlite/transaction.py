@@ -1,15 +1,16 @@
 """The `Transaction` protocol over one session: each verb calls the module that implements it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.store import Kept
-from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, rows, transfer
+from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, transfer
 from queue_core.stores.sqlite import workers as worker_verbs
 from queue_core.stores.sqlite.admin import NameOutcome
+from queue_core.stores.sqlite.lanes import updates
 from queue_core.stores.sqlite.session import SqliteSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import (
@@ -30,7 +31,9 @@ from queue_core.verbs import (
     Storage,
 )
 
-_ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED)
+T = TypeVar("T")
+
+_ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.HELD)
 
 
 class SqliteTransaction:
@@ -50,6 +53,12 @@ class SqliteTransaction:
     def _at(self, now: Instant) -> SqliteSession:
         self._session.now = now
         return self._flushed
+
+    def _updated(self, outcome: T, now: Instant) -> T:
+        """Update the lanes of limited queues whose tasks a verb changed, and return its outcome."""
+        if self._session.counts.changed:
+            updates.update(self._session, now=now)
+        return outcome
 
     def flush(self) -> None:
         """Move all staged adds to the tasks (ADR 21)."""
@@ -86,7 +95,7 @@ class SqliteTransaction:
         adds.check_adds(session, queue, tasks, now=now)
         if (staged := adds.stage(session, queue, tasks, now=now)) is not None:
             return staged
-        return adds.add(self._flushed, queue, tasks, now=now)
+        return self._updated(adds.add(self._flushed, queue, tasks, now=now), now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         session = self._at(now)
@@ -98,10 +107,10 @@ class SqliteTransaction:
         return lease_ends.renew(self._at(now), queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return lease_ends.release(self._at(now), queue, releases, now=now)
+        return self._updated(lease_ends.release(self._at(now), queue, releases, now=now), now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return lease_ends.delete(self._at(now), queue, deletions, now=now)
+        return self._updated(lease_ends.delete(self._at(now), queue, deletions, now=now), now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
@@ -110,27 +119,30 @@ class SqliteTransaction:
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         session = self._at(now)
-        expiry = rows.expire_due(session, session.open_queue(queue), now=now, limit=limit)
-        return list(expiry.expired), expiry.horizon is not None
+        row = session.open_queue(queue)
+        expiry = updates.expire(session, row, now=now, limit=limit)
+        if row.spec.rate is not None:  # time alone may have made room in the whole queue
+            updates.admit_by_room(session, row, limit=updates.MAX_NAMED, now=now)
+        return list(expiry.expired), expiry.more_due
 
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return admin.delete_by_name(self._at(now), queue, names, now=now)
+        return self._updated(admin.delete_by_name(self._at(now), queue, names, now=now), now)
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now)
+        return self._updated(admin.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now), now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now)
+        return self._updated(admin.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now), now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        return admin.redrive(self._at(now), queue, names, tags, limit=limit, now=now)
+        return self._updated(admin.redrive(self._at(now), queue, names, tags, limit=limit, now=now), now)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return admin.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now)
+        return self._updated(admin.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now), now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -192,8 +204,12 @@ class SqliteTransaction:
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)
 
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        admitted, self._session.admitted = self._session.admitted, {}
+        return [(*key, count) for key, count in admitted.items()]
+
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        return reads.next_eta(self._at(now), queue)
+        return reads.next_eta(self._at(now), queue, now=now)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -204,7 +220,7 @@ class SqliteTransaction:
         return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
-        return worker_verbs.release(self._at(now), worker, failure=failure, now=now)
+        return self._updated(worker_verbs.release(self._at(now), worker, failure=failure, now=now), now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)
@@ -212,7 +228,7 @@ class SqliteTransaction:
     # -- transfer, idempotency ------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return transfer.restore(self._at(now), queue, tasks, now=now)
+        return self._updated(transfer.restore(self._at(now), queue, tasks, now=now), now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
         return transfer.held_names(self._flushed, queue, after=after, limit=limit, now=now)

@@ -7,12 +7,19 @@ from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import Instant
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
-from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, give_names, progress_text, refusal_of_name, spent_text
+from queue_core.stores.sqlite.rows import (
+    LONG_PAYLOAD_BYTES,
+    give_names,
+    progress_text,
+    refusal_of_name,
+    spent_text,
+    stored_state,
+)
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState, headers_text
 from queue_core.verbs import Added, HeldName
 
-_INSERT = f"INSERT INTO tasks VALUES ({', '.join(19 * '?')})"  # noqa: S608
+_INSERT = f"INSERT INTO tasks VALUES ({', '.join(20 * '?')})"  # noqa: S608
 _HELD = (
     "SELECT name, until FROM names WHERE queue = ? AND name > ? AND task IS NULL AND until > ? ORDER BY name LIMIT ?"
 )
@@ -38,7 +45,8 @@ def restore(session: SqliteSession, name: str, tasks: Sequence[StoredTask], *, n
             named[moved.name] = session.next_id
         task = semantics.restore(moved, task_id=session.next_id, queue=name, now=now)
         kept.append(task)
-        outcomes.append(Added(task.shown_name, "added", task.state is TaskState.READY))
+        is_ready = queue.state_of(task.tag is not None, task.state) is TaskState.READY
+        outcomes.append(Added(task.shown_name, "added", is_ready))
         session.next_id += 1
     _insert(session, queue, kept)
     if named:
@@ -50,14 +58,17 @@ def _insert(session: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]
     rows: list[tuple[Cell, ...]] = []
     for task in tasks:
         tag = session.tag_id(queue, task.tag)
-        session.counts.change(queue.whole, tag, ((GAUGE_OF_STATE[task.state], 1), (ADDED, 1)))
+        state = queue.state_of(tag, task.state)
+        session.counts.change(queue.whole, tag, ((GAUGE_OF_STATE[state], 1), (ADDED, 1)))
+        if task.priority:
+            queue = session.with_priorities(queue)
         is_long = len(task.payload) > LONG_PAYLOAD_BYTES
         rows.append(
             (
                 task.id,
                 queue.id,
                 tag,
-                int(task.state),
+                stored_state(state, task.priority),
                 task.eta,
                 task.ready_at,
                 task.added_at,
@@ -73,6 +84,7 @@ def _insert(session: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]
                 progress_text(task.progress),
                 task.checkpoint,
                 None if is_long else task.payload,
+                task.priority or None,
             )
         )
     session.connection.executemany(_INSERT, rows)

@@ -8,7 +8,8 @@ from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
 from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.rows import COLUMNS, end, expire_due, task_of
+from queue_core.stores.sqlite.lanes.updates import expire
+from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
 from queue_core.stores.sqlite.session import MAX_CACHED_WORKERS, SqliteSession
 from queue_core.verbs import Busy
 
@@ -78,7 +79,7 @@ def release(session: SqliteSession, worker: str, *, failure: Failure, now: Insta
     released: list[FinishedLease] = []
     for (name,) in session.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall():
         queue = session.queue(name)
-        expire_due(session, queue, now=now)
+        expire(session, queue, now=now)
         for row in session.connection.execute(_LIVE_LEASES, (queue.id, now, worker)).fetchall():
             task = task_of(session, queue, row)
             ending = semantics.release(task, queue.spec, delay_seconds=None, now=now, failure=failure)

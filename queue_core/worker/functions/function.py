@@ -35,6 +35,7 @@ class TaskOptions:
     delay_seconds: float | None = None
     headers: Mapping[str, str] | None = None
     max_leases: int | None = None
+    priority: int = 0
     connection: object | None = None
 
 
@@ -77,6 +78,7 @@ class FunctionAdder(Generic[P]):
         headers: Mapping[str, str] | None = None,
         queue: str | None = None,
         max_leases: int | None = None,
+        priority: int | None = None,
         connection: object | None = None,
     ) -> "FunctionAdder[P]":
         """Return the same verbs for tasks with these settings; a setting left out stays as it was.
@@ -87,6 +89,7 @@ class FunctionAdder(Generic[P]):
             name: a name that makes the add idempotent.
             queue: another queue whose workers have this function's tag.
             max_leases: leases after which the task is dead, in place of `retry.attempts` and the queue's.
+            priority: 0 to 9; a task of higher priority is leased before all of lower.
             connection: your connection to the store's database, with an open transaction: see `Queue.add`.
         """
         if headers is not None and not isinstance(headers, Mapping):
@@ -98,6 +101,7 @@ class FunctionAdder(Generic[P]):
             "headers": headers,
             "queue": queue,
             "max_leases": max_leases,
+            "priority": priority,
             "connection": connection,
         }
         given = {setting: value for setting, value in given.items() if value is not None}
@@ -113,6 +117,7 @@ class FunctionAdder(Generic[P]):
             delay_seconds=options.delay_seconds,
             max_leases=options.max_leases,
             headers=dict(options.headers) if options.headers is not None else None,
+            priority=options.priority,
         )
 
 

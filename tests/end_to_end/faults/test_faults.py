@@ -25,6 +25,13 @@ def test_nothing_is_lost_when_producers_and_workers_are_killed_at_random(tmp_pat
     assert tally.operations >= 200
 
 
+def test_limits_hold_when_producers_and_workers_are_killed_at_random(tmp_path: Path) -> None:
+    tally = kills_at_random(FaultBudget(7.0, seed=1), tmp_path, limited=True)
+    assert tally.violations == []
+    assert tally.kills >= 8
+    assert tally.checked["queues and tags at their limit"] >= 1
+
+
 def test_the_store_survives_a_kill_at_its_nth_write(tmp_path: Path) -> None:
     tally = kills_at_writes(FaultBudget(AMPLE_SECONDS, seed=1), tmp_path, points=48)
     assert tally.violations == []

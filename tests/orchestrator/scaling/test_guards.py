@@ -25,9 +25,11 @@ def facts(
     start_seconds: float | None = None,
     sample_age: float = 0.0,
     queue_paused: bool = False,
+    ready: int = 0,
+    held: int = 0,
 ) -> Facts:
     known = fleet or a_fleet_of(idle=4)
-    sample = a_sample(at=NOW - sample_age, paused=queue_paused)
+    sample = a_sample(at=NOW - sample_age, paused=queue_paused, ready=ready, held=held)
     return Facts(sample, known, known.alive, spec or a_pool(most=50), Conditions(paused, cores, start_seconds), NOW)
 
 
@@ -80,6 +82,10 @@ def crashing(retry_in: float, *more_workers: object, failures: int = 3) -> Fleet
         ),
         pytest.param(20, facts(fleet=a_fleet_of(starting=9), cores=2), 9, ("spawn_parallelism",), id="none-may-start"),
         pytest.param(9, facts(queue_paused=True), 4, ("queue_paused",), id="queue-paused"),
+        pytest.param(9, facts(ready=6, held=9), 6, ("rate_limited",), id="no-worker-that-could-lease-nothing"),
+        pytest.param(9, facts(ready=2, held=9), 4, ("rate_limited",), id="limits-take-nobody-away"),
+        pytest.param(6, facts(ready=6, held=9), 6, (), id="limits-leave-what-can-be-leased"),
+        pytest.param(9, facts(ready=1), 9, (), id="nothing-is-held"),
         pytest.param(9, facts(paused="both"), 4, ("paused",), id="paused"),
         pytest.param(1, facts(paused="both"), 4, ("paused",), id="paused-down-too"),
         pytest.param(9, facts(paused="up"), 4, ("paused",), id="paused-up"),

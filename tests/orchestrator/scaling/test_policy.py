@@ -12,7 +12,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample, Waiting
+from orchestrator.samples import QueueSample, RunningLease, Waiting
 from orchestrator.scaling.deadline import Pace, ServingCapacity, workers_needed
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.erlang import ErlangNeed
@@ -191,6 +191,27 @@ class TestShrinking:
     def test_nobody_goes_while_work_waits(self) -> None:
         backlog = a_sample(ages=[0.0])
         assert decided(backlog, fleet=a_fleet_of(idle=5, idle_seconds=999)).target == 5
+
+    def test_workers_that_limits_leave_nothing_go_after_a_turn(self) -> None:
+        held = a_sample(held=40, held_by="per_tag.max_in_flight: 2")
+        fleet = a_fleet_of(busy=2, idle=3, idle_seconds=12)
+        decision = decided(held, fleet=fleet)
+        assert (decision.target, decision.rule) == (2, "rate_limited")
+        assert decision.why == ("3 idle workers go: 40 ready, all held by per_tag.max_in_flight: 2: none can be leased")
+        just_idle = a_fleet_of(busy=2, idle=3, idle_seconds=0.1)
+        assert decided(held, fleet=just_idle).target == 5
+        assert decided(held, fleet=fleet, spec=a_pool(least=4)).target == 4
+
+    def test_workers_that_wait_for_a_token_are_kept_as_any_idle_ones(self) -> None:
+        held = a_sample(held=40, held_by="per_tag.rate: 1/s", held_by_rate=True)
+        assert decided(held, fleet=a_fleet_of(idle=1, idle_seconds=5)).target == 1
+        assert decided(held, fleet=a_fleet_of(idle=1, idle_seconds=99)).target == 0
+
+    def test_what_is_held_is_told_with_every_decision(self) -> None:
+        backlog = a_sample(ages=[0.0] * 8, held=40, held_by="per_tag.max_in_flight: 2")
+        decision = decided(backlog)
+        assert "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased" in decision.notes
+        assert decision.record()["held_back"] == 40
 
     def test_a_paused_queue_keeps_nobody(self) -> None:
         paused = a_sample(**waits(500, 20), paused=True)
@@ -405,3 +426,16 @@ def test_workers_that_a_bound_denies_are_told_before_a_task_is_late() -> None:
     decision = decided(a_sample(**waits(40, 9.0)), fleet=a_fleet_of(busy=2), spec=a_pool(most=2))
     assert decision.trouble == f"{decision.unguarded} workers are wanted and max is 2"
     assert decision.rule not in ("at_max", "hold")
+
+
+def test_tasks_behind_a_limit_get_as_many_workers_as_the_limit_lets_work() -> None:
+    """Two of 300 tasks may run at a time: with one worker the second place would be idle half of the time."""
+    state = what_is_known(service=1.0)
+    backlog = a_sample(
+        ages=[0.1], running=[RunningLease("w1", 0.5, 0.0, 1)], held=298, held_by="per_tag.max_in_flight: 2"
+    )
+    decision = decided(backlog, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state)
+    assert (decision.target, decision.limited_by, decision.trouble) == (2, ("rate_limited",), "")
+    assert "all 299 that wait, held ones included" in decision.why
+    few = a_sample(ages=[0.1], running=[RunningLease("w1", 0.5, 0.0, 1)], held=2, held_by="per_tag.max_in_flight: 2")
+    assert decided(few, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state).target == 1

@@ -20,6 +20,7 @@ from orchestrator.sources.pull_queue import (
     QueueSource,
     ServersPresence,
 )
+from queue_core.admission import Rate, TagLimits
 from queue_core.api import Observation, ObservationQuery
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
@@ -72,6 +73,44 @@ def test_what_is_held_is_told_with_who_holds_it(site: Site) -> None:
     site.clock.advance(2)
     (running,) = site.sample().running
     assert (running.worker, running.held_seconds, running.waited_seconds, running.lease_number) == ("w1", 2.0, 3.0, 1)
+
+
+def test_what_limits_of_tags_hold_back_is_no_demand(site: Site) -> None:
+    site.queues.put_queue(QueueSpec("thumbs", per_tag=TagLimits(max_in_flight=2)))
+    site.queue.add([NewTask(tag=f"t{number % 20}") for number in range(60)])
+    site.clock.advance(7)
+    sample = site.sample()
+    assert (sample.ready, sample.held, sample.held_by, sample.held_by_rate) == (
+        40,
+        20,
+        "per_tag.max_in_flight: 2",
+        False,
+    )
+    assert sample.describe_held() == ("60 ready, 20 of them held by per_tag.max_in_flight: 2: 40 can be leased")
+
+
+def test_what_has_no_room_in_its_queue_is_no_demand_and_waits_from_when_there_is(site: Site) -> None:
+    site.queues.put_queue(QueueSpec("thumbs", max_in_flight=2))
+    site.queue.add([NewTask() for _ in range(9)])
+    leases = site.queue.lease(count=2, worker="w1")
+    site.clock.advance(50)
+    full = site.sample()
+    assert (full.ready, full.held, full.held_by, full.waiting) == (0, 7, "max_in_flight: 2", ())
+    site.queue.delete(leases[0])
+    site.clock.advance(3)
+    assert site.sample().waiting == (Waiting(1, 3.0),)
+    assert site.sample().ready == 1
+
+
+def test_a_queue_that_has_had_room_since_it_was_first_seen_counts_all_of_a_wait(site: Site) -> None:
+    site.queues.put_queue(QueueSpec("thumbs", rate=Rate(1.0, burst=2)))
+    site.sample()
+    site.queue.add([NewTask() for _ in range(9)])
+    site.clock.advance(30)
+    sample = site.sample()
+    assert (sample.ready, sample.held, sample.held_by_rate) == (2, 7, True)
+    assert [one.position for one in sample.waiting] == [1, 2]
+    assert sample.oldest_seconds == 30.0
 
 
 def test_a_finished_lease_is_told_once(site: Site) -> None:

@@ -98,7 +98,7 @@ def test_a_line_that_is_wrong_is_told_by_file_line_and_field_and_is_exit_code_65
         told = towline("import", "x.jsonl", *flags)
         assert told.code == 65
         assert "x.jsonl:" in told.err
-        assert ": state: must be one of ready, delayed, in_flight, dead: 'deaf'" in told.err
+        assert ": state: must be one of ready, delayed, in_flight, dead, held: 'deaf'" in told.err
 
 
 def test_a_file_that_ends_early_is_exit_code_65_and_says_what_to_do(towline: Commands) -> None:

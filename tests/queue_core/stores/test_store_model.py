@@ -11,8 +11,9 @@ from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.floored_store import FlooredStore
+from tests.support.stores.grouped_store import GroupedStore
 from tests.support.stores.redis_stores import a_redis_store, with_repeated_calls
-from tests.support.stores.store_model import QUEUES, StoreModel
+from tests.support.stores.store_model import QUEUES, LimitedStoreModel, StoreModel
 from tests.support.stores.stores import new_store_url
 
 
@@ -49,12 +50,29 @@ EXAMPLES = {
 """More where they are quick."""
 
 
+OF_SEVERAL_VERBS = "sqlite, several verbs a transaction"
+LIMITED_OPENED: dict[str, Callable[[Path], list[Store]]] = {
+    **OPENED,
+    OF_SEVERAL_VERBS: lambda folder: [GroupedStore(folder / "queue.db", durability="relaxed")],
+}
+
+
 @pytest.mark.parametrize("name", OPENED)
 def test_any_sequence_of_verbs_has_the_same_outcomes_as_on_the_reference(name: str) -> None:
+    run_model(lambda: StoreModel(OPENED[name]), examples=EXAMPLES[name])
+
+
+@pytest.mark.parametrize("name", LIMITED_OPENED)
+def test_any_sequence_of_verbs_obeys_limits_as_the_reference_does(name: str) -> None:
+    examples = EXAMPLES[name] // 2 if name in EXAMPLES else 40
+    run_model(lambda: LimitedStoreModel(LIMITED_OPENED[name]), examples=examples)
+
+
+def run_model(model: Callable[[], StoreModel], *, examples: int) -> None:
     run_state_machine_as_test(
-        lambda: StoreModel(OPENED[name]),
+        model,
         settings=settings(
-            max_examples=EXAMPLES[name],
+            max_examples=examples,
             stateful_step_count=60,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import strategies as some
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from queue_core.admission import Rate, TagLimits
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
@@ -41,6 +42,7 @@ new_tasks = some.builds(
     queue=some.sampled_from([None, None, None, None, "one", "two", "unknown"]),
     max_leases=some.sampled_from([None, None, None, 1, 2, 3]),
     headers=some.sampled_from([None, None, {}, {"trace-id": "1"}, {"a": 'ü"\n\\', "b": ""}]),
+    priority=some.sampled_from([0, 0, 0, 0, 1, 9]),
 )
 failures = some.sampled_from(
     [
@@ -72,6 +74,19 @@ specs = some.builds(
     history_seconds=some.sampled_from([86_400.0, 5.0]),
     lease_calls_per_second=some.sampled_from([None, 10]),
     user_emails=some.sampled_from([(), ("a@b", "ü@b")]),
+)
+
+
+rates = some.sampled_from([None, None, Rate(1.0), Rate(3.0, burst=2), Rate(0.5, burst=4)])
+bounds = some.sampled_from([None, None, 1, 2, 5])
+limited_specs = some.builds(
+    QueueSpec,
+    name=queues,
+    max_leases=some.sampled_from([None, 2]),
+    on_exhausted=some.sampled_from(["dead", "delete"]),
+    max_in_flight=some.sampled_from([None, None, None, 1, 4]),
+    rate=some.sampled_from([None, None, None, Rate(2.0, burst=3)]),
+    per_tag=some.builds(TagLimits, max_in_flight=bounds, rate=rates, fair=some.booleans()),
 )
 
 
@@ -420,3 +435,24 @@ class StoreModel(RuleBasedStateMachine):
         if self.steps % 3:
             return
         self.both(lambda to: [to.next_eta(spec.name, now=self.clock.now()) for spec in to.queues()], how="read")
+
+
+class LimitedStoreModel(StoreModel):
+    """The same with limits of queues and tags. A look comes after what is due was settled: until then, tasks that time
+    made leasable are READY to a look, whichever of them limits will hold."""
+
+    @initialize()
+    def queues_have_limits(self) -> None:
+        for name in QUEUES:
+            spec = QueueSpec(name, per_tag=TagLimits(2, Rate(2.0, burst=3), fair=name == "two"))
+            self.both(lambda to, spec=spec: to.put_queue(spec, now=self.clock.now()))
+
+    @rule(spec=limited_specs)
+    def limit_queue(self, spec: QueueSpec) -> None:
+        self.both(lambda to: (to.put_queue(spec, now=self.clock.now()), to.queue(spec.name)))
+
+    def both(self, verb: Callable[[Transaction], object], *, how: Literal["write", "read"] = "write") -> object:
+        if how == "read":
+            now = self.clock.now()
+            super().both(lambda to: [to.expire(spec.name, limit=500, now=now)[1] for spec in to.queues()])
+        return super().both(verb, how=how)

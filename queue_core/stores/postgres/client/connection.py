@@ -22,6 +22,8 @@ OLDEST_VERSION = 14
 HANDSHAKE_SECONDS = 5.0
 """The timeout of the checks of a new connection."""
 ISOLATION = "read committed"
+TOLD = "TLTLD"
+"""The code of the messages of the schema's `tell`."""
 
 SETTINGS: Mapping[str, str] = {
     # The locks of a vanished client are released after seconds, not after TCP's two hours.
@@ -172,9 +174,14 @@ def _handshake(driver: Connection, where: str, schema: str) -> PostgresConnectio
         if isolation != ISOLATION:
             _refuse_isolation(where, isolation)
     life = "" if is_pooled or not has_life else read_life(driver, schema)
-    return PostgresConnection(
-        driver, life, is_pooled, StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled), schema=schema
-    )
+    runner = StatementRunner(driver.pgconn, schema, keeps_statements=not is_pooled)
+
+    def note(notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == TOLD:
+            runner.news.append(notice.message_primary or "")
+
+    driver.add_notice_handler(note)
+    return PostgresConnection(driver, life, is_pooled, runner, schema=schema)
 
 
 def read_life(driver: Connection, schema: str) -> str:

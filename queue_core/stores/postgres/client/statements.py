@@ -45,6 +45,8 @@ class Statement:
 BEGIN = Statement("towline_begin", "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE")
 RELAX = Statement("towline_relax", "SET LOCAL synchronous_commit TO off")
 SNAPSHOT = Statement("towline_snapshot", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+CALLERS = Statement("towline_callers", "SELECT set_config('towline_lanes.is_callers', 'on', true)")
+"""Mark a caller's own transaction: it may last, so it must not hold the lanes of a queue."""
 COMMIT = Statement("towline_commit", "COMMIT")
 ROLLBACK = Statement("towline_rollback", "ROLLBACK")
 
@@ -80,6 +82,10 @@ class StatementRunner:
         self._schema = schema
         self._keeps_statements = keeps_statements
         self._readers: dict[Statement, _Reader] = {}
+        self.news: list[str] = []
+        """What the schema's `tell` told with the answers: JSON texts, for a session to take."""
+        self.limited: set[str] = set()
+        """Queues that had limits or priorities at their last lease: their calls take no fast path."""
 
     def call(self, statement: Statement, values: Sequence[object]) -> list[Row]:
         """Run a statement and return its rows."""

@@ -2,26 +2,26 @@
 
 -- Delete the task of a name. Returns a letter: d(eleted), t(ombstoned), u(nknown).
 local function delete_named(queue, name)
-  local member, body = member_of_name(queue, name)
-  local tag, given, is_long, state, eta, held
+  local member, body = names.member_of_name(queue, name)
+  local tag, given, is_long, priority, state, eta, held
   if member then
-    tag, given, is_long = heads_of(body)
-    state, eta = place_of(queue, tag, member)
+    tag, given, is_long, priority = heads_of(body)
+    state, eta = place_of(queue, tag, member, priority)
     held = state == LEASED and parse_held(call('HGET', queue.key, AS_HELD .. member))
     if held and eta <= queue.now then  -- more tasks were due than one call settles
       expire(queue, member, held, text_of(eta))
       flush(queue)
-      held, state = nil, place_of(queue, tag, member)
+      held, state = nil, place_of(queue, tag, member, priority)
     end
   end
   if not state then
-    local until_at = taken_until(queue, name)
+    local until_at = names.taken_until(queue, name)
     return until_at and until_at > queue.now and 't' or 'u'
   end
   if held then
     delete_one(queue, { member = member, held = held })
   else
-    TAKE[state](queue, tag, member)
+    TAKE[state](queue, tag, member, priority)
     change(queue, tag, DELETED_TOTAL, 1)
     drop(queue, member, given, is_long, queue.now)
   end
@@ -62,8 +62,8 @@ end
 local function drop_all(queue, state, members)
   local bodies = read_many('HMGET', queue.key, members)
   for index, member in ipairs(members) do
-    local tag, name, is_long = heads_of(bodies[index])
-    TAKE[state](queue, tag, member)
+    local tag, name, is_long, priority = heads_of(bodies[index])
+    TAKE[state](queue, tag, member, priority)
     drop(queue, member, name, is_long, queue.now)
   end
   flush(queue)
@@ -77,7 +77,7 @@ local function purge(keys, args)
   settle(queue, SETTLED_PER_CALL)
   local tags = { unpack(args, 4) }
   local count = 0
-  for _, state in ipairs(dead == 1 and { DEAD } or { READY, DELAYED }) do
+  for _, state in ipairs(dead == 1 and { DEAD } or { READY, IN_LANE, DELAYED }) do
     for _, set in ipairs(sets_of(queue, state, kind, tags)) do
       if count < limit then
         local members = call('ZRANGE', set, 0, limit - count - 1)
@@ -103,7 +103,7 @@ local function redrive(keys, args)
   local members = {}
   if by_name == 1 then
     for index = 4, #args do
-      local member = #members < limit and member_of_name(queue, args[index])
+      local member = #members < limit and names.member_of_name(queue, args[index])
       if member and call('ZSCORE', queue.keys.dead_all, member) then members[#members + 1] = member end
     end
   else
@@ -115,11 +115,11 @@ local function redrive(keys, args)
   end
   local bodies = read_many('HMGET', queue.key, members)
   for index, member in ipairs(members) do
-    local tag = heads_of(bodies[index])
+    local tag, _, _, priority = heads_of(bodies[index])
     local held = parse_held(call('HGET', queue.key, AS_HELD .. member))
     held.leases, held.reason = 0, ''
     take_dead(queue, tag, member)
-    put(queue, READY, tag, member, queue.at)
+    put(queue, READY, tag, member, queue.at, priority)
     set(queue, AS_HELD .. member, pack_held(held))
   end
   flush(queue)
@@ -136,18 +136,18 @@ local function postpone(keys, args)
   local now, expected, eta = parse('>I8I8I8', args[3])
   local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
-  local member, body = member_of_name(queue, args[4])
+  local member, body = names.member_of_name(queue, args[4])
   if not member or expected <= now then return finish(queue, 'o\0' .. '0') end
-  local tag, given, is_long = heads_of(body)
-  local state, known_eta = place_of(queue, tag, member)
+  local tag, given, is_long, priority = heads_of(body)
+  local state, known_eta = place_of(queue, tag, member, priority)
   if state ~= DELAYED or known_eta ~= expected then return finish(queue, 'o\0' .. '0') end
   local held = call('HGET', queue.key, AS_HELD .. member)
-  held = held and parse_held(held) or never_held(tag, given, is_long, body)
+  held = held and parse_held(held) or never_held(tag, given, is_long, body, priority)
   held.spent = ahead_of(held.spent, now, expected)
   set(queue, AS_HELD .. member, pack_held(held))
   take_delayed(queue, tag, member)
   flush(queue)
-  put_waiting(queue, tag, member, eta)
+  put_waiting(queue, tag, member, eta, priority)
   return finish(queue, 'o' .. char(eta <= now and waiters_flag(queue) or 0) .. '1')
 end
 

@@ -33,7 +33,7 @@ local IDS = 'towline:{:ids}'
 --   .          the queue's settings
 --   *          the settings that no function reads, if there are any
 --   #          exists once a task has had its own bound of leases
---   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's
+--   - = =tag   counters of the untagged tasks, of all tagged ones, of one tag's; in a limited queue with its lane
 --   +member    the lease record (`held`) of a task, from its first lease on, with its own bound of leases, if any
 --   &member    the last attempts of a task, a line of JSON each, from its first unsuccessful lease on
 --   %member    the progress that a handler reported last, as JSON, and
@@ -63,6 +63,10 @@ local function keys_of(key)
     dead_all = key .. ':X',        -- DEAD by instant of death: all, without a tag, of one tag
     dead = key .. ':x',
     dead_of = key .. ':x:',
+    held_all = key .. ':H',        -- sorted sets by eta: held back by limits of their tags, all and of one tag
+    held_of = key .. ':h:',
+    rotation = key .. ':f',        -- sorted set by place: fields of the counters of the tags that have READY tasks
+    opens = key .. ':O',           -- sorted set: tags, by when their lanes next admit a task by time alone
     names = key .. ':n',           -- hash: a given name's member
     tombs = key .. ':N',           -- sorted set by name: names of deleted tasks, and until when they stay taken
     tags = key .. ':t',            -- sorted set by tag: tags that have counters
@@ -75,6 +79,25 @@ local function keys_of(key)
   keysets[key] = keys
   keyset_count = keyset_count + 1
   return keys
+end
+
+-- Return the names of the sets of a priority: those of READY and held tasks, but for `held_all`, and the rotation of
+-- the tags whose first task has it. Each priority has its own, so that a queue without priorities has no more sets.
+local function at_priority(keys, priority)
+  if priority == 0 then return keys end
+  local own = keys[priority]
+  if not own then
+    local key = sub(keys.payloads, 1, -3)
+    own = {
+      ready_tagged = key .. ':R' .. priority,
+      ready = key .. ':r' .. priority,
+      ready_of = key .. ':r' .. priority .. ':',
+      held_of = key .. ':h' .. priority .. ':',
+      rotation = key .. ':f' .. priority,
+    }
+    keys[priority] = own
+  end
+  return own
 end
 
 -- Return a task's member: its id in decimal behind a letter for the number of digits, so that members sort as ids.
@@ -171,14 +194,19 @@ local READY, DELAYED, LEASED, DEAD, ADDED, LEASES, DELETED_TOTAL, RELEASED_TOTAL
 local COUNTERS = 10
 local LAST = 11                           -- of one tag: when it changed; of all (un)tagged: samples noted
 local IS_CHANGED = 12
+-- In a limited queue the row goes on with: the tasks of a tag that its limits hold back; when its bucket is full again;
+-- its place in the rotation, 0 for none; the priority of its first task there. Of all tagged tasks these are: how many
+-- are held; the same of the whole queue's bucket; the last place that was given.
+local IN_LANE, FULL_AT, AT_PLACE, AT_RANK = 13, 14, 15, 16
 local COUNTS = '>I6I6I6I6I6I6I6I6I6I6I7'
+local IN_LANE_STATE = 5                   -- the number of the state of tasks that are held, in answers
 local COUNTED = 4                         -- a flag, as the next: whether the bytes of its payloads are counted
-local SETTINGS_BYTES, PAUSED = 62, 1      -- of packed settings, before the new place of a moved queue; a flag
+local PAUSED = 1
 local READ = 5                            -- how many cells `open` reads before those of the verb
 
 -- The first letter of an answer when nothing was done. Other answers begin with an `o` and these flags.
 local UNKNOWN, MOVED, NO_IDS, RETIRED, TOO_LONG = 'u', 'm', 'i', 'r', 'l'
-local HAS_WAITERS, UNSETTLED, REFUSED = 1, 2, 4
+local HAS_WAITERS, UNSETTLED, REFUSED, ADMITTED = 1, 2, 4, 8
 
 local ANY_TAG, SOME_TAGS, NO_TAG, OLDEST_TAG = 0, 1, 2, 3  -- kinds of filters
 local SETTLED_PER_CALL, ONE_MORE = 500, '501'
@@ -190,13 +218,12 @@ local KEPT_SECONDS = 600                  -- answers, at least
 -- All files after the next two are blocks of their own, as Lua allows 200 locals in all; the functions that a block
 -- defines for later ones are declared here.
 local repeated_answer, kept_answer, reads, changes, changes_beside
-local is_set, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, counts_for, counters_of, change, note,
+local is_set, spec_of, use_priority, with_kept, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, counts_for, counters_of, change, note,
   flush, finish
-local taken_until, unearth, set_tomb, bury_name, end_of_tomb, member_of_name
-local TAKE, PLACE, take_delayed, take_leased, take_dead, put, put_waiting,
+local TAKE, PLACE, take_delayed, take_leased, take_dead, entered, put, put_waiting,
   place_of, discount, drop, is_exhausted, keep_attempt, die, expire
-local ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
+local ready_sets, all_ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
-local has_ids, parse_tasks, add_tasks, open_rest, finish_all, waiters_of_any
-local worker_of, known_worker, keep_worker, first_ready, parse_request, lease_refusal, grant
+-- Functions of several files, in tables, as each of these is one local.
+local names, adding, leasing, lanes, rotation = {}, {}, {}, {}, {}
 local delete_one, release_one

@@ -1,16 +1,18 @@
 -- Recount the counters, sets and names of a queue, a piece at a time; the queue must not change meanwhile.
 
 local PIECE = 500
-local SETS = { 'leased', 'ready_tagged', 'ready', 'delayed_all', 'delayed', 'dead_all', 'dead' }
+local SETS = { 'leased', 'delayed_all', 'delayed', 'dead_all', 'dead', 'held_all' }
 
 -- Return the problems of one task, and its state.
 local function problems_of(queue, member, body, problems)
   local keys = queue.keys
   local id = sub(member, 2)
-  local tag, name, is_long = heads_of(body)
+  local tag, name, is_long, priority = heads_of(body)
+  local ranked = at_priority(keys, priority)
   local found, in_sets = nil, 0
   local places = {
-    { tag == '' and keys.ready or keys.ready_tagged, READY, tag ~= '' and keys.ready_of .. tag },
+    { tag == '' and ranked.ready or ranked.ready_tagged, READY, tag ~= '' and ranked.ready_of .. tag },
+    { keys.held_all, IN_LANE_STATE, ranked.held_of .. tag },
     { keys.delayed_all, DELAYED, tag == '' and keys.delayed or keys.delayed_of .. tag },
     { keys.leased, LEASED },
     { keys.dead_all, DEAD, tag == '' and keys.dead or keys.dead_of .. tag },
@@ -42,6 +44,12 @@ local function problems_of(queue, member, body, problems)
   end
   if held and (held.tag ~= tag or held.name ~= name or (held.flags % 2 == IS_LONG) ~= is_long) then
     problems[#problems + 1] = 'the lease of task ' .. id .. ' has another tag, name or payload'
+  end
+  if held and held.priority ~= priority then
+    problems[#problems + 1] = 'the lease of task ' .. id .. ' has another priority'
+  end
+  if priority > 0 and not (queue.spec.has_priorities and queue.spec.has_priorities[priority]) then
+    problems[#problems + 1] = 'task ' .. id .. ' has a priority that its queue does not know'
   end
   local parts = set_of(held and parts_of(held.flags) or {})
   for _, part in ipairs({ ATTEMPTS, PROGRESS, CHECKPOINT }) do
@@ -77,14 +85,39 @@ local function check_piece(keys, args)
   return { answer[1], problems, tasks }
 end
 
--- Arguments: fields of counters. Answers sizes (of the sets above, the hashes of names and long payloads; the queue's
--- own hash, and the fields in it beside tasks), then for each field its counters (packed, or nil) and, for a tag,
--- the sizes of its sets and whether it is listed.
+local function size_of(queue, set, tag)
+  local size = 0
+  for _, priority in ipairs(queue.spec.ranks) do
+    size = size + call('ZCARD', at_priority(queue.keys, priority)[set] .. (tag or ''))
+  end
+  return size
+end
+
+-- Return a problem of the lane of a tag, or of its place in the rotation; "": none.
+local function problem_of_lane(queue, field)
+  local counts, lane = counts_for(queue, field), queue.spec.lane
+  if lane and lane.most and counts[READY] > max(0, lane.most - counts[LEASED]) and field ~= UNTAGGED then
+    return 'has more tasks that are ready than its limit allows'
+  end
+  local is_placed = queue.spec.is_fair and counts[READY] > 0
+  for _, priority in ipairs(queue.spec.ranks) do
+    local place = call('ZSCORE', at_priority(queue.keys, priority).rotation, field)
+    local expected = is_placed and counts[AT_RANK] == priority and counts[AT_PLACE] or false
+    if (place and tonumber(place)) ~= expected then return 'has another place in the rotation than it should have' end
+  end
+  return ''
+end
+
+-- Arguments: fields of counters. Answers sizes (of the sets above, those of READY tasks with a tag and without one, the
+-- hashes of names and long payloads; the queue's own hash, and the fields in it beside tasks), then for each field its
+-- counters (packed, or nil), a problem ("": none) and, for a tag, the sizes of its sets and whether it is listed.
 local function check_counts(keys, args)
   local queue = read_queue(keys[1], 0)
   if not queue then return { {} } end
   local own, sizes = queue.keys, {}
   for index, set in ipairs(SETS) do sizes[index] = call('ZCARD', own[set]) end
+  sizes[#sizes + 1] = size_of(queue, 'ready_tagged')
+  sizes[#sizes + 1] = size_of(queue, 'ready')
   for _, hash in ipairs({ own.names, own.payloads, queue.key }) do sizes[#sizes + 1] = call('HLEN', hash) end
   sizes[#sizes + 1] = 1 + call('HEXISTS', queue.key, ONLY_KEPT) + call('HEXISTS', queue.key, HAS_BOUNDS)
     + (queue.packed_tagged and 1 or 0) + (queue.packed_untagged and 1 or 0)
@@ -94,10 +127,11 @@ local function check_counts(keys, args)
     local sets = {}
     if #field > 1 then
       local tag = sub(field, 2)
-      sets = { call('ZCARD', own.ready_of .. tag), call('ZCARD', own.delayed_of .. tag),
-        call('ZCARD', own.dead_of .. tag), call('ZSCORE', own.tags, tag) and 1 or 0 }
+      sets = { size_of(queue, 'ready_of', tag), call('ZCARD', own.delayed_of .. tag),
+        call('ZCARD', own.dead_of .. tag), size_of(queue, 'held_of', tag), call('ZSCORE', own.tags, tag) and 1 or 0 }
     end
-    answer[#answer + 1] = { call('HGET', queue.key, field), sets }
+    local problem = field ~= TAGGED and queue.touched and problem_of_lane(queue, field) or ''
+    answer[#answer + 1] = { call('HGET', queue.key, field), problem, sets }
   end
   return answer
 end

@@ -20,9 +20,9 @@ local function settle_delayed(queue, due, size)
   for index = 1, size, 2 do members[#members + 1] = due[index] end
   local bodies = read_many('HMGET', queue.key, members)
   for index, member in ipairs(members) do
-    local tag = heads_of(bodies[index])
+    local tag, _, _, priority = heads_of(bodies[index])
     take_delayed(queue, tag, member)
-    put(queue, READY, tag, member, due[2 * index])
+    put(queue, READY, tag, member, due[2 * index], priority)
   end
 end
 
@@ -35,8 +35,9 @@ local function settle_leased(queue, due, size, expired)
   end
 end
 
--- Settle the first `limit` due tasks by eta. Later reads of the same call find them settled. Returns the leases
--- that had expired, and eta and member of the first due task that is left, if one is: those before it may be leased.
+-- Settle the first `limit` due tasks by eta, and update the lanes of their tags and those that are due. Later reads of
+-- the same call find them settled. Returns the leases that had expired; eta and member of the first due task that is
+-- left, if one is: those before it may be leased; and whether lanes are left that are due.
 function settle(queue, limit)
   local keys, untagged, tagged = queue.keys, counts_for(queue, UNTAGGED), counts_for(queue, TAGGED)
   local delayed, leased, most = NOTHING, NOTHING, limit == SETTLED_PER_CALL and ONE_MORE or text_of(limit + 1)
@@ -47,7 +48,7 @@ function settle(queue, limit)
     leased = call('ZRANGEBYSCORE', keys.leased, '-inf', queue.at, 'WITHSCORES', 'LIMIT', '0', most)
   end
   local due_delayed, due_leased = #delayed, #leased
-  if due_delayed + due_leased == 0 then return NOTHING end
+  if due_delayed + due_leased == 0 then return NOTHING, nil, queue.touched and lanes.update_due(queue, limit) end
   local expired = {}
   local horizon
   if due_delayed + due_leased > 2 * limit then
@@ -56,7 +57,7 @@ function settle(queue, limit)
   if due_delayed > 0 then settle_delayed(queue, delayed, due_delayed) end
   if due_leased > 0 then settle_leased(queue, leased, due_leased, expired) end
   flush(queue)
-  return expired, horizon
+  return expired, horizon, queue.touched and lanes.update_due(queue, limit)
 end
 
 -- Settle a task that the end of its last lease deletes, so that its name counts as a deleted one's; return whether.

@@ -18,7 +18,7 @@ local function leases_again(key, kept, now)
     if held and held.leased_at == leased_at and tonumber(expires_at) > now then
       local payload = held.flags % 2 == IS_LONG and call('HGET', keys.payloads, member) or ''
       local body = call('HGET', key, member)
-      if held.flags >= HAS_CHECKPOINT then body, payload = with_checkpoint(key, member, body, payload) end
+      if is_set(held.flags, HAS_CHECKPOINT) then body, payload = with_checkpoint(key, member, body, payload) end
       leases[#leases + 1] = pack_lease(member, held, tonumber(expires_at), body, payload)
     end
   end

@@ -99,6 +99,7 @@ end
 -- told of the lease if not; and the end of the line of the attempt.
 function release_one(queue, lease, options)
   local held, now, member = lease.held, queue.now, lease.member
+  queue.ended = queue.ended + 1
   take_leased(queue, held.tag, member)
   change(queue, held.tag, RELEASED_TOTAL, 1)
   held.spent = ahead_of(held.spent, now, lease.eta)
@@ -115,7 +116,7 @@ function release_one(queue, lease, options)
   end
   if not options.counts then held.leases = held.leases - 1 end
   set(queue, AS_HELD .. member, pack_held(held))
-  put_waiting(queue, held.tag, member, eta)
+  put_waiting(queue, held.tag, member, eta, held.priority)
   note(queue, finished)
   return finished
 end
@@ -151,6 +152,7 @@ end
 function delete_one(queue, lease)
   local held = lease.held
   local finished = pack_finished(lease.member, held, DELETED, queue.now, '')
+  queue.ended = queue.ended + 1
   take_leased(queue, held.tag, lease.member)
   change(queue, held.tag, DELETED_TOTAL, 1)
   drop(queue, lease.member, held.name, held.flags % 2 == IS_LONG, queue.now, held.flags)
@@ -194,12 +196,12 @@ local function delete_all(queue, found)
         for _, part in ipairs(parts_of(flags)) do later(queue, 'HDEL', queue.key, part .. member) end
       end
       if name_bytes > 0 then
-        bury_name(queue, sub(cells, at + tag_bytes, at + tag_bytes + name_bytes - 1), now + queue.spec.retention)
+        names.bury_name(queue, sub(cells, at + tag_bytes, at + tag_bytes + name_bytes - 1), now + queue.spec.retention)
       end
     end
   end
   if #gone == 0 then return concat(letters), '' end
-  queue.samples = finished
+  queue.samples, queue.ended = finished, #gone
   call_many('ZREM', keys.leased, gone)
   call_many('HDEL', queue.key, gone_fields)
   if untagged > 0 then
@@ -225,7 +227,7 @@ local function hand_over(queue, found, follows, tasks, block)
       lease.is_over = true
       finished[#finished + 1] = delete_one(queue, lease)
       flush(queue)
-      if last >= first then finished[#finished + 1] = add_tasks(queue, tasks, first, last, block) end
+      if last >= first then finished[#finished + 1] = adding.add_tasks(queue, tasks, first, last, block) end
       if tasks.queues then
         for task = first, last do flush(tasks.queues[task]) end
       end
@@ -248,7 +250,7 @@ end
 local function open_all_for(keys, now, args, worker, packed_fences, number)
   local first, found = open_for(keys[1], now, args, worker, packed_fences, number)
   if not first then return nil, found end
-  local queues, refusal = open_rest(first, keys, now)
+  local queues, refusal = adding.open_rest(first, keys, now)
   if not queues then return nil, refusal end
   return queues, found
 end
@@ -260,18 +262,19 @@ local function delete_and_add(keys, args)
   local queues, found = open_all_for(keys, now, args, nil, args[4], number)
   if not queues then return found end
   local total = parse('>I4', args[5])
-  if not has_ids(queues[1], total, args[6]) then return NO_IDS end
-  local letters, finished = hand_over(queues[1], found, sub(args[5], 5), parse_tasks(queues, args, 7, total), args[6])
-  return finish_all(queues, 'o' .. char(waiters_of_any(queues)) .. letters .. finished)
+  if not adding.has_ids(queues[1], total, args[6]) then return NO_IDS end
+  local letters, finished = hand_over(queues[1], found, sub(args[5], 5), adding.parse_tasks(queues, args, 7, total), args[6])
+  return adding.finish_all(queues, 'o' .. char(adding.waiters_of_any(queues)) .. letters .. finished)
 end
 
 -- Lease after deletions, whose outcomes are `letters` and `finished`, and end the call.
 local function lease_after(queue, request, letters, finished, waiters)
-  local seen_at, retired_at = known_worker(queue)
+  if queue.touched then lanes.update(queue) end
+  local seen_at, retired_at = leasing.known_worker(queue)
   if retired_at then
     return finish(queue, 'o' .. char(REFUSED + waiters) .. pack('>I2I2', #letters, 0) .. letters .. finished)
   end
-  local flags, expired, leases, kept = grant(queue, request, seen_at)
+  local flags, expired, leases, kept = leasing.grant(queue, request, seen_at)
   if not is_set(flags, HAS_WAITERS) then flags = flags + waiters end
   local before = 'o' .. char(flags) .. pack('>I2I2', #letters, #expired) .. letters .. finished .. concat(expired)
   return finish(queue, before .. leases, before, kept)
@@ -281,8 +284,8 @@ end
 local function exchange(keys, args)
   local queue, found = open_for(keys[1], (parse('>I8', args[5])), args, args[6], args[4], (parse('>I2', args[3])))
   if not queue then return found end
-  local request = parse_request(args, 5, #args)
-  local too_long = lease_refusal(queue, request)
+  local request = leasing.parse_request(args, 5, #args)
+  local too_long = leasing.lease_refusal(queue, request)
   if too_long then return too_long end
   local letters, finished = delete_all(queue, found)
   return lease_after(queue, request, letters, finished, 0)
@@ -294,16 +297,16 @@ local function exchange_and_add(keys, args)
   local tags = parse('>I2', args[7])
   local queues, found = open_all_for(keys, (parse('>I8', args[8])), args, args[9], args[4], (parse('>I2', args[3])))
   if not queues then return found end
-  local queue, request = queues[1], parse_request(args, 8, 9 + tags)
-  local too_long = lease_refusal(queue, request)
+  local queue, request = queues[1], leasing.parse_request(args, 8, 9 + tags)
+  local too_long = leasing.lease_refusal(queue, request)
   if too_long then return too_long end
   local total = parse('>I4', args[5])
-  if not has_ids(queue, total, args[6]) then return NO_IDS end
-  local tasks = parse_tasks(queues, args, 10 + tags, total)
+  if not adding.has_ids(queue, total, args[6]) then return NO_IDS end
+  local tasks = adding.parse_tasks(queues, args, 10 + tags, total)
   local letters, finished = hand_over(queue, found, sub(args[5], 5), tasks, args[6])
   flush(queue)
   for index = 2, #queues do finish(queues[index]) end
-  return lease_after(queue, request, letters, finished, waiters_of_any(queues))
+  return lease_after(queue, request, letters, finished, adding.waiters_of_any(queues))
 end
 
 changes('renew', renew)

@@ -8,7 +8,7 @@ local function tomb_of(queue, name)
   return call('ZRANGEBYLEX', queue.keys.tombs, '[' .. name .. '\0', '(' .. name .. '\1', 'LIMIT', 0, 1)[1]
 end
 
-function end_of_tomb(tomb)
+function names.end_of_tomb(tomb)
   return tonumber(sub(tomb, -16))
 end
 
@@ -17,32 +17,32 @@ local function tomb_member(name, until_at)
 end
 
 -- Return until when a deleted task's name is taken; nil: it is not.
-function taken_until(queue, name)
+function names.taken_until(queue, name)
   local tomb = tomb_of(queue, name)
-  return tomb and end_of_tomb(tomb)
+  return tomb and names.end_of_tomb(tomb)
 end
 
-function unearth(queue, name)
+function names.unearth(queue, name)
   local tomb = tomb_of(queue, name)
   if tomb then later(queue, 'ZREM', queue.keys.tombs, tomb) end
 end
 
 -- Take a name that no task has until then, and forget a few whose retention is over.
-function set_tomb(queue, name, until_at)
+function names.set_tomb(queue, name, until_at)
   later(queue, 'ZADD', queue.keys.tombs, 0, tomb_member(name, until_at))
   for _, tomb in ipairs(call('ZRANDMEMBER', queue.keys.tombs, TOMBS_EXAMINED)) do
-    if end_of_tomb(tomb) < queue.now - TOMB_GRACE then later(queue, 'ZREM', queue.keys.tombs, tomb) end
+    if names.end_of_tomb(tomb) < queue.now - TOMB_GRACE then later(queue, 'ZREM', queue.keys.tombs, tomb) end
   end
 end
 
 -- Separate a name from its deleted task.
-function bury_name(queue, name, until_at)
+function names.bury_name(queue, name, until_at)
   later(queue, 'HDEL', queue.keys.names, name)
-  set_tomb(queue, name, until_at)
+  names.set_tomb(queue, name, until_at)
 end
 
 -- Return the member and body of the task of a given name or of a chosen one (`_42`); nil: there is none.
-function member_of_name(queue, name)
+function names.member_of_name(queue, name)
   local member = call('HGET', queue.keys.names, name)
   if member then return member, call('HGET', queue.key, member) end
   local digits = string.match(name, '^_(%d+)$')

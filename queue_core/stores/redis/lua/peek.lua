@@ -9,7 +9,7 @@ local SPARSE = 's'
 
 -- Return the state of a task as of now; nil: its expiry deletes it.
 local function settled_state(queue, state, eta, held)
-  if eta > queue.now then return state end
+  if eta > queue.now or state == IN_LANE then return state end
   if state == DELAYED then return READY end
   if state == LEASED then
     if not is_exhausted(queue, held) then return READY end
@@ -30,14 +30,15 @@ local function parse_peek(args)
 end
 
 local function shows(request, state)
+  if state == IN_LANE then state = IN_LANE_STATE end
   return state ~= nil and is_set(request.states, 2 ^ (state - 1))
 end
 
 -- Pack the task of a body, if the request includes it.
 local function shown(queue, request, member, body)
-  local tag = heads_of(body)
+  local tag, _, _, priority = heads_of(body)
   if id_of(member) <= request.after or not accepts(request.kind, request.wanted, tag) then return nil end
-  local state, eta = place_of(queue, tag, member)
+  local state, eta = place_of(queue, tag, member, priority)
   local held = state == LEASED and parse_held(call('HGET', queue.key, AS_HELD .. member))
   if not state or not shows(request, settled_state(queue, state, eta, held)) then return nil end
   return pack_task(queue, member, state, eta, body, request.payload_bytes)
@@ -68,7 +69,8 @@ end
 local function stored_states(request)
   local ready, delayed = shows(request, READY), shows(request, DELAYED)
   local leased, dead = shows(request, LEASED), shows(request, DEAD)
-  return { [READY] = ready, [DELAYED] = ready or delayed, [LEASED] = ready or leased or dead, [DEAD] = dead }
+  return { [READY] = ready, [DELAYED] = ready or delayed, [LEASED] = ready or leased or dead, [DEAD] = dead,
+    [IN_LANE] = shows(request, IN_LANE) }
 end
 
 local function by_id(one, other)
@@ -148,7 +150,7 @@ local function peek_names(keys, args)
   local queue, refusal = read_queue(keys[1], request.now)
   if not queue then return refusal end
   local members = {}
-  for index = request.rest, #args do members[#members + 1] = member_of_name(queue, args[index]) end
+  for index = request.rest, #args do members[#members + 1] = names.member_of_name(queue, args[index]) end
   return pack_page(page_of(queue, request, unique(members)), request.limit)
 end
 

@@ -1,7 +1,7 @@
 -- The place of a task: the sorted sets that have it by its state, and its moves between them, which are counted.
 
-local function place_ready(queue, tag, member, eta)
-  local keys = queue.keys
+local function place_ready(queue, tag, member, eta, priority)
+  local keys = at_priority(queue.keys, priority)
   if tag == '' then
     later(queue, 'ZADD', keys.ready, eta, member)
   else
@@ -10,8 +10,8 @@ local function place_ready(queue, tag, member, eta)
   end
 end
 
-local function take_ready(queue, tag, member)
-  local keys = queue.keys
+local function take_ready(queue, tag, member, priority)
+  local keys = at_priority(queue.keys, priority)
   if tag == '' then
     later(queue, 'ZREM', keys.ready, member)
   else
@@ -56,24 +56,44 @@ function take_leased(queue, tag, member)
   change(queue, tag, LEASED, -1)
 end
 
-TAKE = { [READY] = take_ready, [DELAYED] = take_delayed, [LEASED] = take_leased, [DEAD] = take_dead }
--- Put a task into its place, without counting it; the eta is a text.
-PLACE = { [READY] = place_ready, [DELAYED] = place_delayed, [LEASED] = place_leased, [DEAD] = place_dead }
+local function place_held(queue, tag, member, eta, priority)
+  later(queue, 'ZADD', queue.keys.held_all, eta, member)
+  later(queue, 'ZADD', at_priority(queue.keys, priority).held_of .. tag, eta, member)
+end
 
-function put(queue, state, tag, member, eta)
-  PLACE[state](queue, tag, member, eta)
+local function take_held(queue, tag, member, priority)
+  later(queue, 'ZREM', queue.keys.held_all, member)
+  later(queue, 'ZREM', at_priority(queue.keys, priority).held_of .. tag, member)
+  change(queue, tag, IN_LANE, -1)
+end
+
+TAKE = { [READY] = take_ready, [DELAYED] = take_delayed, [LEASED] = take_leased, [DEAD] = take_dead,
+  [IN_LANE] = take_held }
+-- Put a task into its place, without counting it; the eta is a text.
+PLACE = { [READY] = place_ready, [DELAYED] = place_delayed, [LEASED] = place_leased, [DEAD] = place_dead,
+  [IN_LANE] = place_held }
+
+-- Return the state in which a task that becomes READY is stored: a tag's lane admits it at the end of the verb.
+function entered(queue, state, tag)
+  return state == READY and tag ~= '' and queue.spec.lane and IN_LANE or state
+end
+
+function put(queue, state, tag, member, eta, priority)
+  state = entered(queue, state, tag)
+  PLACE[state](queue, tag, member, eta, priority)
   change(queue, tag, state, 1)
 end
 
 -- Return READY or DELAYED, by the eta.
-function put_waiting(queue, tag, member, eta)
-  put(queue, eta <= queue.now and READY or DELAYED, tag, member, text_of(eta))
+function put_waiting(queue, tag, member, eta, priority)
+  put(queue, eta <= queue.now and READY or DELAYED, tag, member, text_of(eta), priority)
 end
 
--- Return state and eta of a task of this tag, as they are stored; nil: there is none.
-function place_of(queue, tag, member)
+-- Return state and eta of a task of this tag and priority, as they are stored; nil: there is none.
+function place_of(queue, tag, member, priority)
   local keys = queue.keys
-  local eta = call('ZSCORE', tag == '' and keys.ready or keys.ready_tagged, member)
+  local own = at_priority(keys, priority)
+  local eta = call('ZSCORE', tag == '' and own.ready or own.ready_tagged, member)
   if eta then return READY, tonumber(eta) end
   eta = call('ZSCORE', keys.leased, member)
   if eta then return LEASED, tonumber(eta) end
@@ -81,6 +101,8 @@ function place_of(queue, tag, member)
   if eta then return DELAYED, tonumber(eta) end
   eta = call('ZSCORE', keys.dead_all, member)
   if eta then return DEAD, tonumber(eta) end
+  eta = (counts_for(queue, TAGGED)[IN_LANE] or 0) > 0 and call('ZSCORE', keys.held_all, member)
+  if eta then return IN_LANE, tonumber(eta) end
   return nil
 end
 
@@ -102,7 +124,7 @@ function drop(queue, member, name, is_long, at, flags)
     later(queue, 'HDEL', queue.key, CHECKPOINT .. member)
   end
   if is_long then later(queue, 'HDEL', keys.payloads, member) end
-  if name ~= '' then bury_name(queue, name, at + queue.spec.retention) end
+  if name ~= '' then names.bury_name(queue, name, at + queue.spec.retention) end
 end
 
 -- Return whether a task has no lease left, by its own bound if it has one, else by the queue's.
@@ -142,7 +164,7 @@ function die(queue, member, held, outcome, ended_at, reason, failure)
     held.reason = reason
     held.ready_at = ended_at
     set(queue, AS_HELD .. member, pack_held(held))
-    put(queue, DEAD, held.tag, member, text_of(ended_at))
+    put(queue, DEAD, held.tag, member, text_of(ended_at), held.priority)
   end
   change(queue, held.tag, DIED_TOTAL, 1)
   note(queue, finished)
@@ -152,6 +174,7 @@ end
 -- Expire the lease of a task at its eta, which is a text. Returns the finished lease.
 function expire(queue, member, held, eta)
   local ended_at = tonumber(eta)
+  queue.ended = queue.ended + 1
   take_leased(queue, held.tag, member)
   change(queue, held.tag, EXPIRED_TOTAL, 1)
   if is_exhausted(queue, held) then
@@ -161,7 +184,7 @@ function expire(queue, member, held, eta)
   local flags = held.flags
   keep_attempt(queue, member, held, ended_at, EXPIRED_FAILURE)
   if held.flags ~= flags then set(queue, AS_HELD .. member, pack_held(held)) end
-  put(queue, READY, held.tag, member, eta)
+  put(queue, READY, held.tag, member, eta, held.priority)
   note(queue, finished)
   return finished
 end

@@ -1,51 +1,18 @@
 -- One queue during one call: its settings, its counters, and its pending writes.
 
-local SETTINGS = '>BBI8dI4ddI8d'
-local DELETES_EXHAUSTED = 2               -- a flag, as PAUSED
-local MOST_SPECS = 1000
-
+local LANE, COUNTS_BYTES = '>I6I8I8B', 67  -- what follows the counters in the row of a limited queue; their size
 local TAG_IDLE = 86400e6
 local TAGS_EXAMINED = 8                   -- per new tag
 local KEPT_SAMPLES = 10000                -- at least; more where the history is longer
 local TRIMMED_SAMPLES = 512               -- at a time
 
-
-local specs, spec_count = {}, 0
-
-function is_set(flags, flag)
-  return floor(flags / flag) % 2 == 1
-end
-
-local function spec_of(settings)
-  local spec = specs[settings]
-  if spec then return spec end
-  if spec_count >= MOST_SPECS then specs, spec_count = {}, 0 end
-  local _, flags, lease_us, most_seconds, most_leases, retry_min, retry_max, retention, lease_seconds =
-    parse(SETTINGS, settings)
-  spec = {
-    flags = flags,
-    is_paused = is_set(flags, PAUSED),
-    is_counted = is_set(flags, COUNTED),
-    deletes_exhausted = is_set(flags, DELETES_EXHAUSTED),
-    lease_us = lease_us,
-    lease_seconds = lease_seconds,
-    most_seconds = most_seconds,
-    most_leases = most_leases > 0 and most_leases or nil,
-    retry_min = retry_min,
-    retry_max = retry_max,
-    retention = retention,
-    moved_to = sub(settings, SETTINGS_BYTES + 1),
-  }
-  specs[settings] = spec
-  spec_count = spec_count + 1
-  return spec
-end
-
 local function new_queue(key, now, cells)
   local settings = cells[1]
   if not settings then return nil, UNKNOWN .. key end
+  local spec = spec_of(settings)
   return {
-    key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec_of(settings),
+    key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec,
+    touched = spec.is_limited and {}, ended = 0,  -- `admitted` and `beside` are set where they are needed
     stored = 0, packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
     session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
   }
@@ -98,7 +65,12 @@ function waiters_flag(queue)
 end
 
 local function parse_counts(packed)
-  return packed and { parse(COUNTS, packed) } or { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  if not packed then return { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 } end
+  local counts = { parse(COUNTS, packed) }
+  if #packed > COUNTS_BYTES then
+    counts[IN_LANE], counts[FULL_AT], counts[AT_PLACE], counts[AT_RANK] = parse(LANE, packed, COUNTS_BYTES + 1)
+  end
+  return counts
 end
 
 -- Return the counters of a field, with the changes of this call.
@@ -113,13 +85,17 @@ function counts_for(queue, field)
     counts = parse_counts(call('HGET', queue.key, field))
   end
   counts[IS_CHANGED] = false
+  if queue.touched and not counts[IN_LANE] then
+    counts[IN_LANE], counts[FULL_AT], counts[AT_PLACE], counts[AT_RANK] = 0, 0, 0, 0
+  end
   queue.counts[field] = counts
   return counts
 end
 
 -- Return the counters of the tasks of a tag, to change them: one table for the untagged (tag ""), else one of all
--- tagged and one of the tag.
+-- tagged and one of the tag. In a limited queue the tag's lane and place are updated at the end of the verb.
 function counters_of(queue, tag)
+  if queue.touched then queue.touched[tag] = true end
   if tag == '' then
     local counts = counts_for(queue, UNTAGGED)
     counts[IS_CHANGED] = true
@@ -139,8 +115,8 @@ end
 local function forget_idle_tags(queue)
   for _, tag in ipairs(call('ZRANDMEMBER', queue.keys.tags, TAGS_EXAMINED)) do
     local counts = parse_counts(call('HGET', queue.key, TAGGED .. tag))
-    if counts[READY] + counts[DELAYED] + counts[LEASED] + counts[DEAD] == 0
-      and counts[LAST] < queue.now - TAG_IDLE then
+    if counts[READY] + counts[DELAYED] + counts[LEASED] + counts[DEAD] + (counts[IN_LANE] or 0) == 0
+      and counts[LAST] < queue.now - TAG_IDLE and (counts[FULL_AT] or 0) < queue.now then
       call('HDEL', queue.key, TAGGED .. tag)
       call('ZREM', queue.keys.tags, tag)
     end
@@ -186,7 +162,11 @@ local function set_counts(queue)
         end
         counts[LAST] = queue.now
       end
-      set(queue, field, pack(COUNTS, unpack(counts, 1, LAST)))
+      local row = pack(COUNTS, unpack(counts, 1, LAST))
+      if counts[IN_LANE] then
+        row = row .. pack(LANE, counts[IN_LANE], counts[FULL_AT], counts[AT_PLACE], counts[AT_RANK])
+      end
+      set(queue, field, row)
     end
   end
   return new_tags
@@ -226,6 +206,13 @@ end
 -- Write all collected changes, at the end of every call that changes something. Returns the answer, which is kept for a
 -- repeated call; if it ends with leases, only the part `before` them is kept, and where to find them.
 function finish(queue, answer, before, leases)
+  if queue.touched then
+    lanes.update(queue)
+    lanes.note_room(queue)
+  end
+  if answer and (queue.admitted or queue.beside) then
+    answer, before = lanes.tell(queue.beside or { queue }, answer, before)
+  end
   if queue.samples then write_samples(queue) end
   if queue.stored ~= 0 then
     call('INCRBY', queue.keys.stored, text_of(queue.stored))

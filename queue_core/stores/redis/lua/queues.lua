@@ -2,24 +2,29 @@
 
 local UNLINKED_AT_ONCE = 500
 
--- Arguments: settings, with neither pause nor fence; settings that no function reads ("": none). Answers 1 when the
--- queue was created.
+-- Arguments: settings, with neither pause nor fence; settings that no function reads ("": none); now. Answers 1 when
+-- the queue was created. Other limits are obeyed at once, so their cost grows with the tags and the tasks that they move.
 local function put_queue(keys, args)
-  local known = call('HGET', keys[1], OWN)
+  local now = parse('>I8', args[5])
+  local known = read_queue(keys[1], now)
   local settings = args[3]
-  if known then
-    local _, flags = byte(known, 1, 2)
-    local kept = (is_set(flags, PAUSED) and PAUSED or 0) + (is_set(flags, COUNTED) and COUNTED or 0)
-    settings = sub(settings, 1, 1) .. char(byte(settings, 2) + kept) .. sub(settings, 3)
-    settings = settings .. sub(known, SETTINGS_BYTES + 1)
-  end
+  if known then settings = with_kept(settings, known) end
   call('HSET', keys[1], OWN, settings)
   if args[4] ~= '' then
     call('HSET', keys[1], ONLY_KEPT, args[4])
   elseif known then
     call('HDEL', keys[1], ONLY_KEPT)
   end
-  return 'o\0' .. (known and '0' or '1')
+  local answer = 'o\0' .. (known and '0' or '1')
+  local queue = known and read_queue(keys[1], now)
+  if not queue or not (queue.touched or known.touched) then return answer end
+  if queue.spec.limits ~= known.spec.limits then
+    lanes.touch_all(queue, known.spec)
+  else
+    lanes.update_due(queue, MOST_CELLS)
+  end
+  finish(queue)
+  return (lanes.tell({ queue }, answer))
 end
 
 -- Arguments: 1 to pause, 0 to resume. Answers 1 when this changed anything.
@@ -36,7 +41,7 @@ end
 local function set_moved(keys, args)
   local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
-  call('HSET', keys[1], OWN, sub(queue.settings, 1, SETTINGS_BYTES) .. args[3])
+  call('HSET', keys[1], OWN, queue.spec.before_moved .. args[3])
   return 'o\0'
 end
 
@@ -46,19 +51,28 @@ local function delete_queue(keys)
   if not queue then return refusal end
   local count = 0
   for state = READY, DEAD do count = count + gauge(queue, state, ANY_TAG, {}) end
+  count = count + gauge(queue, IN_LANE, ANY_TAG, {})
   local own = queue.keys
   local tags = call('ZRANGE', own.tags, 0, -1)
   for first = 1, #tags, UNLINKED_AT_ONCE do
     local sets = {}
     for index = first, min(first + UNLINKED_AT_ONCE - 1, #tags) do
-      sets[#sets + 1] = own.ready_of .. tags[index]
+      for _, priority in ipairs(queue.spec.ranks) do
+        local ranked = at_priority(own, priority)
+        sets[#sets + 1] = ranked.ready_of .. tags[index]
+        sets[#sets + 1] = ranked.held_of .. tags[index]
+      end
       sets[#sets + 1] = own.delayed_of .. tags[index]
       sets[#sets + 1] = own.dead_of .. tags[index]
     end
-    call('UNLINK', unpack(sets))
+    call_many('UNLINK', sets[1], sets)
   end
-  call('UNLINK', keys[1], own.payloads, own.leased, own.ready_tagged, own.ready, own.delayed_all,
-    own.delayed, own.dead_all, own.dead, own.names, own.tombs, own.tags, own.samples, own.workers, own.sessions,
+  for _, priority in ipairs(queue.spec.ranks) do
+    local ranked = at_priority(own, priority)
+    call('UNLINK', ranked.ready, ranked.ready_tagged, ranked.rotation)
+  end
+  call('UNLINK', keys[1], own.payloads, own.leased, own.held_all, own.opens, own.delayed_all, own.delayed,
+    own.dead_all, own.dead, own.names, own.tombs, own.tags, own.samples, own.workers, own.sessions,
     own.block, own.stored)
   return 'o\0' .. pack('>I8', count)
 end
@@ -104,8 +118,9 @@ local function settle_due(keys, args)
   local now, limit = parse('>I8I4', args[3])
   local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
-  local expired, horizon = settle(queue, limit)
-  local flags = (horizon and UNSETTLED or 0) + (#expired > 0 and waiters_flag(queue) or 0)
+  local expired, horizon, more = settle(queue, limit)
+  if queue.spec.room then queue.ended = limit end  -- time alone may have made room
+  local flags = ((horizon or more) and UNSETTLED or 0) + (#expired > 0 and waiters_flag(queue) or 0)
   return finish(queue, 'o' .. char(flags) .. concat(expired))
 end
 

@@ -14,7 +14,8 @@ local function due_leased(queue)
   for index, member in ipairs(members) do
     local held = parse_held(packed[index])
     due[index] = {
-      member = member, eta = tonumber(rows[2 * index]), tag = held.tag, is_over = is_exhausted(queue, held)
+      member = member, eta = tonumber(rows[2 * index]), tag = held.tag, priority = held.priority,
+      is_over = is_exhausted(queue, held)
     }
   end
   return due
@@ -51,10 +52,11 @@ end
 
 local function sum_counts(queue, kind, tags)
   local fields = fields_of(kind, tags)
-  local sums = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0 }
+  local sums = { 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, [IN_LANE] = 0 }
   for _, field in ipairs(fields) do
     local counts = counts_for(queue, field)
     for counter = 1, COUNTERS do sums[counter] = sums[counter] + counts[counter] end
+    sums[IN_LANE] = sums[IN_LANE] + (counts[IN_LANE] or 0)
   end
   return sums
 end
@@ -64,7 +66,7 @@ local function counts_now(queue, kind, tags, due)
   local sums = sum_counts(queue, kind, tags)
   local oldest = NONE
   if sums[READY] > 0 then
-    for _, set in ipairs(ready_sets(queue, kind, tags)) do oldest = earliest(oldest, (first_of(set))) end
+    for _, set in ipairs(all_ready_sets(queue, kind, tags)) do oldest = earliest(oldest, (first_of(set))) end
   end
   if sums[DELAYED] > 0 then
     for _, set in ipairs(sets_of(queue, DELAYED, kind, tags)) do
@@ -92,10 +94,20 @@ local function counts_now(queue, kind, tags, due)
   return sums, oldest
 end
 
+-- Return how many leases limits of the whole queue let it grant now; -1: it has none.
+local function room_now(queue)
+  if not queue.spec.room then return -1 end
+  if not queue.room_known then
+    local over = call('ZCOUNT', queue.keys.leased, '-inf', queue.at)
+    queue.room_known = lanes.room(queue, over)
+  end
+  return queue.room_known
+end
+
 local function pack_counts(queue, sums, oldest)
   local is_closed = queue.spec.is_paused or queue.spec.moved_to ~= ''
   return pack(COUNTS, sums[1], sums[2], sums[3], sums[4], sums[5], sums[6], sums[7], sums[8], sums[9], sums[10], oldest)
-    .. char(is_closed and 1 or 0)
+    .. pack('>BI6i8', is_closed and 1 or 0, sums[IN_LANE], room_now(queue))
 end
 
 -- Arguments: now, kind of filter; tags.
@@ -127,27 +139,42 @@ local function tag_stats(keys, args)
   return 'o\0' .. concat(parts)
 end
 
+-- Return the first delayed tasks of a set that are due, each with its priority; all of them in a queue with priorities,
+-- as far as `waiting` reads, since any may have the highest.
+local function due_delayed(queue, set)
+  local most = queue.spec.has_priorities and HEAD or 1
+  local rows = call('ZRANGEBYSCORE', set, '-inf', queue.at, 'WITHSCORES', 'LIMIT', '0', text_of(most))
+  local due = {}
+  for index = 1, #rows, 2 do
+    local priority = 0
+    if queue.spec.has_priorities then priority = select(4, heads_of(call('HGET', queue.key, rows[index]))) end
+    due[#due + 1] = { member = rows[index], eta = tonumber(rows[index + 1]), priority = priority }
+  end
+  return due
+end
+
 -- Return the tag of the first leasable task, settled or not; nil: there is none.
 local function oldest_tag(queue, tags, due)
-  local best_eta, best_member, best_tag
-  local function offer(eta, member, tag)
-    if not best_eta or is_before(eta, member, best_eta, best_member) then
-      best_eta, best_member, best_tag = eta, member, tag
+  local best_rank, best_eta, best_member, best_tag
+  local function offer(priority, eta, member, tag)
+    if not best_eta or priority > best_rank
+      or (priority == best_rank and is_before(eta, member, best_eta, best_member)) then
+      best_rank, best_eta, best_member, best_tag = priority, eta, member, tag
     end
   end
-  for _, set in ipairs(ready_sets(queue, OLDEST_TAG, tags)) do
-    local eta, member = first_of(set)
-    if member then offer(eta, member) end
+  for _, priority in ipairs(queue.spec.ranks) do
+    for _, set in ipairs(ready_sets(queue, OLDEST_TAG, tags, priority)) do
+      local eta, member = first_of(set)
+      if member then offer(priority, eta, member) end
+    end
   end
   for _, set in ipairs(sets_of(queue, DELAYED, OLDEST_TAG, tags)) do
-    local eta, member = first_of(set)
-    if member and eta <= queue.now then offer(eta, member) end
+    for _, task in ipairs(due_delayed(queue, set)) do offer(task.priority, task.eta, task.member) end
   end
   local wanted = set_of(tags)
   for _, task in ipairs(due) do
     if not task.is_over and accepts(OLDEST_TAG, wanted, task.tag) then
-      offer(task.eta, task.member, task.tag)
-      break
+      offer(task.priority, task.eta, task.member, task.tag)
     end
   end
   if best_member and not best_tag then best_tag = heads_of(call('HGET', queue.key, best_member)) end
@@ -172,7 +199,7 @@ end
 -- Return the first etas of several sets and of the due tasks, in order, and the newest eta of all.
 local function first_etas(queue, sets, kind, tags, due)
   local etas, newest = {}, 0
-  offer_etas(etas, first_ready(sets, HEAD))
+  offer_etas(etas, leasing.first_ready(sets, HEAD))
   for _, set in ipairs(sets) do
     newest = max(newest, tonumber(call('ZRANGE', set, '-1', '-1', 'WITHSCORES')[2] or 0))
   end
@@ -199,14 +226,14 @@ local function waiting(keys, args)
   local queue, refusal = read_queue(keys[1], now)
   if not queue then return refusal end
   local tags, due = { unpack(args, 2) }, due_leased(queue)
-  if kind == OLDEST_TAG then
+  if kind == OLDEST_TAG and not queue.spec.is_fair then
     local tag = oldest_tag(queue, tags, due)
     if not tag then return 'o\1' end
     kind, tags = tag == '' and NO_TAG or SOME_TAGS, tag == '' and {} or { tag }
   end
   local ready = counts_now(queue, kind, tags, due)[READY]
   local stored, full = 0, nil
-  local sets = ready_sets(queue, kind, tags)
+  local sets = all_ready_sets(queue, kind, tags)
   for _, set in ipairs(sets) do
     local size = call('ZCARD', set)
     stored = stored + size
@@ -257,12 +284,18 @@ local function live_leases(keys, args)
   return 'o\0' .. concat(parts)
 end
 
--- Answers an instant, 0 for none.
-local function next_eta(keys)
+-- Arguments: now. Answers an instant, 0 for none.
+local function next_eta(keys, args)
   local queue, refusal = read_queue(keys[1], 0)
   if not queue then return refusal end
   if queue.spec.moved_to ~= '' then return 'o\0' .. pack('>I8', NONE) end
-  return 'o\0' .. pack('>I8', earliest((first_of(queue.keys.delayed_all)), (first_of(queue.keys.leased))))
+  local eta = earliest((first_of(queue.keys.delayed_all)), (first_of(queue.keys.leased)))
+  if queue.spec.lane and queue.spec.lane.interval then eta = earliest(eta, (first_of(queue.keys.opens))) end
+  if queue.spec.room and gauge(queue, READY, ANY_TAG, NOTHING) > 0 then
+    queue.now = parse('>I8', args[1])
+    eta = earliest(eta, lanes.next_token(queue) or NONE)
+  end
+  return 'o\0' .. pack('>I8', eta)
 end
 
 reads('stats', stats)

@@ -7,8 +7,10 @@ local LEASE = '>I8I8I8I8I4I4'
 local BODY_BYTES = 13             -- flags, added_at in 8 bytes, lengths of tag and name in 2 bytes each
 local IS_LONG = 1                 -- flag of a body and of `held`: the payload is in a hash of its own
 local HAS_HEADERS = 2             -- flag of a body: headers and, in 2 bytes, their length come before the payload
+local PRIORITY = 16               -- the flags of a body plus so many times its priority are its first byte
 local HAS_ADDED = 2               -- flag of `held`: it has `added`, which records of layout 3 lack
-local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16  -- the highest flags of `held`: its rare parts
+local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16  -- flags of `held`: its rare parts
+local HAS_PRIORITY = 32           -- the highest flag of `held`
 local NEVER_ADDED = '\0\0\0\0\0\0\0\0'
 local LONGEST_PAYLOAD = 2 ^ 31
 
@@ -16,19 +18,23 @@ local DELETED, RELEASED, EXPIRED = 1, 2, 3
 local DIED = 8
 local KNOWS_ADDED = 16            -- flag of a finished lease, which those of layout 3 lack: it has `added`
 
--- Return tag and name ("": none) of a body, and whether its payload is a long one.
+-- Return tag and name ("": none) of a body, whether its payload is a long one, and its priority.
 local function heads_of(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
-  local tag_end = BODY_BYTES + t1 * 256 + t2
+  local tag_end, priority = BODY_BYTES + t1 * 256 + t2, 0
+  if flags >= PRIORITY then
+    priority = floor(flags / PRIORITY)
+    flags = flags - PRIORITY * priority
+  end
   return sub(body, BODY_BYTES + 1, tag_end), sub(body, tag_end + 1, tag_end + n1 * 256 + n2),
-    flags == 1 or flags == 3  -- IS_LONG, with or without HAS_HEADERS
+    flags == 1 or flags == 3, priority  -- IS_LONG, with or without HAS_HEADERS
 end
 
 -- Return the length of the part of a body that is before the payload.
 local function head_bytes(body)
   local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
   local size = BODY_BYTES + (t1 + n1) * 256 + t2 + n2
-  if flags >= HAS_HEADERS then return size + 2 + parse('>I2', body, size + 1) end
+  if flags >= HAS_HEADERS and flags % PRIORITY >= HAS_HEADERS then return size + 2 + parse('>I2', body, size + 1) end
   return size
 end
 
@@ -48,8 +54,8 @@ end
 
 -- The lease record (`held`) of a task: how many leases were charged, when it was leased last, its eta before that, the
 -- ends of leases that were cut short; and its tag and name again, so that the end of a lease need not read the body.
--- Before these is `added`, when it was added, in 8 bytes as they are in the body. Its own bound of leases comes last,
--- in 4 bytes, if it has one.
+-- Before these is `added`, when it was added, in 8 bytes as they are in the body. Behind them is its priority, in a byte,
+-- if it has one. Its own bound of leases comes last, in 4 bytes, if it has one.
 local function parse_held(packed)
   local leases, leased_at, ready_at, flags, spents, tag_bytes, name_bytes, worker_bytes, reason_bytes, at =
     parse(HELD, packed)
@@ -70,7 +76,8 @@ local function parse_held(packed)
   local name_at = at + tag_bytes
   local worker_at = name_at + name_bytes
   local reason_at = worker_at + worker_bytes
-  local bound_at = reason_at + reason_bytes
+  local priority, bound_at = 0, reason_at + reason_bytes
+  if flags >= HAS_PRIORITY then priority, bound_at = byte(packed, bound_at), bound_at + 1 end
   return {
     leases = leases,
     leased_at = leased_at,
@@ -82,6 +89,7 @@ local function parse_held(packed)
     worker = sub(packed, worker_at, reason_at - 1),
     reason = sub(packed, reason_at, reason_at + reason_bytes - 1),
     added = added,
+    priority = priority,
     bound = bound_at < #packed and parse('>I4', packed, bound_at) or nil,
   }
 end
@@ -91,6 +99,7 @@ local function pack_held(held)
   local fixed = pack(HELD, held.leases, held.leased_at, held.ready_at, held.flags, spent and #spent or 0,
     #held.tag, #held.name, #held.worker, #held.reason)
   local bound = held.bound and pack('>I4', held.bound) or ''
+  if held.priority > 0 then bound = char(held.priority) .. bound end
   if not spent or #spent == 0 then
     return fixed .. held.added .. held.tag .. held.name .. held.worker .. held.reason .. bound
   end
@@ -103,9 +112,10 @@ local function pack_held(held)
 end
 
 -- Return the lease record of a task before its first lease.
-local function never_held(tag, name, is_long, body)
-  return { leases = 0, leased_at = 0, ready_at = 0, flags = HAS_ADDED + (is_long and IS_LONG or 0), tag = tag,
-    name = name, worker = '', reason = '', added = sub(body, 2, 9) }
+local function never_held(tag, name, is_long, body, priority)
+  local flags = HAS_ADDED + (is_long and IS_LONG or 0) + (priority > 0 and HAS_PRIORITY or 0)
+  return { leases = 0, leased_at = 0, ready_at = 0, flags = flags, tag = tag, name = name, worker = '', reason = '',
+    added = sub(body, 2, 9), priority = priority }
 end
 
 local function ahead_of(spent, now, another)

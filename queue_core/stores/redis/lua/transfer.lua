@@ -7,7 +7,7 @@ local function restore(keys, args)
   local now, number = parse('>I8I2', args[3])
   local queue, refusal = open_fenced(keys[1], now, args)
   if not queue then return refusal end
-  if not has_ids(queue, number, args[4]) then return NO_IDS end
+  if not adding.has_ids(queue, number, args[4]) then return NO_IDS end
   local tasks, at = { queue = queue, bodies = {}, payloads = {}, etas = {}, states = {}, held = {},
     parts = {} }, 6
   for index = 1, number do
@@ -25,7 +25,7 @@ local function restore(keys, args)
       at = last + 1
     end
   end
-  local added = add_tasks(queue, tasks, 1, number, args[4])
+  local added = adding.add_tasks(queue, tasks, 1, number, args[4])
   return finish(queue, 'o' .. char(waiters_flag(queue)) .. added)
 end
 
@@ -38,7 +38,7 @@ local function held_names(keys, args)
   while #parts < limit do
     local tombs = call('ZRANGEBYLEX', queue.keys.tombs, from, '+', 'LIMIT', 0, limit)
     for _, tomb in ipairs(tombs) do
-      local until_at = end_of_tomb(tomb)
+      local until_at = names.end_of_tomb(tomb)
       if until_at > now and #parts < limit then
         local name = sub(tomb, 1, -18)
         parts[#parts + 1] = pack('>I8I2', until_at, #name) .. name
@@ -58,10 +58,10 @@ local function hold_names(keys, args)
   for index = 4, #args, 2 do
     local name, until_at = args[index], parse('>I8', args[index + 1])
     if until_at > now and call('HEXISTS', queue.keys.names, name) == 0 then
-      until_at = max(until_at, taken_until(queue, name) or 0)
-      unearth(queue, name)
+      until_at = max(until_at, names.taken_until(queue, name) or 0)
+      names.unearth(queue, name)
       flush(queue)
-      set_tomb(queue, name, until_at)
+      names.set_tomb(queue, name, until_at)
       flush(queue)
     end
   end

@@ -21,8 +21,8 @@ local function members_of_worker(queue, worker)
 end
 
 local function fence(queue, worker)
-  local seen_at, retired_at = worker_of(queue, worker)
-  keep_worker(queue, worker, seen_at, retired_at or queue.now)
+  local seen_at, retired_at = leasing.worker_of(queue, worker)
+  leasing.keep_worker(queue, worker, seen_at, retired_at or queue.now)
 end
 
 local function look_at_all(keys, now)
@@ -40,7 +40,7 @@ local function workers_seen(keys, args)
   for index, worker in ipairs(args) do
     local first
     for _, key in ipairs(keys) do
-      local seen_at = worker_of({ key = key }, worker)
+      local seen_at = leasing.worker_of({ key = key }, worker)
       if seen_at then first = first and min(first, seen_at) or seen_at end
     end
     parts[index] = pack('>I8', first or 0)
@@ -64,9 +64,9 @@ end
 -- Undo the fence of a retirement that was given up. Arguments: now; a worker.
 local function readmit_worker(keys, args)
   for _, queue in ipairs(look_at_all(keys, (parse('>I8', args[3])))) do
-    local seen_at = worker_of(queue, args[4])
+    local seen_at = leasing.worker_of(queue, args[4])
     if seen_at then
-      keep_worker(queue, args[4], seen_at)
+      leasing.keep_worker(queue, args[4], seen_at)
     else
       call('HDEL', queue.key, AS_WORKER .. args[4])
       call('ZREM', queue.keys.workers, args[4])
@@ -88,13 +88,14 @@ end
 -- ended, and these. A queue that was moved away is skipped.
 local function release_worker(keys, args)
   local now, worker = parse('>I8', args[3]), args[4]
-  local parts, waiters = {}, 0
+  local parts, waiters, queues = {}, 0, {}
   local options = {
     counts = true, takes_old_place = true, failure = args[5], reason = args[6], is_told = args[7] == '1'
   }
   for index, key in ipairs(keys) do
     local queue = read_queue(key, now)
     local finished = {}
+    queues[index] = queue or false
     if queue then fence(queue, worker) end
     if queue and queue.spec.moved_to == '' then
       settle(queue, SETTLED_PER_CALL)
@@ -106,7 +107,7 @@ local function release_worker(keys, args)
     end
     parts[index] = pack('>I4', #finished) .. concat(finished)
   end
-  return 'o' .. char(waiters) .. concat(parts)
+  return (lanes.tell(queues, 'o' .. char(waiters) .. concat(parts)))
 end
 
 -- Keep a retired worker for queues that are created later, and forget a few of a month ago. Arguments: now; a worker.

@@ -14,7 +14,7 @@ from queue_core.errors import InvalidSettingError
 from queue_core.stats import QueueStats
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.keys import SHARDS, key_of
-from queue_core.task import chosen_name, parse_token
+from queue_core.task import QueueSpec, chosen_name, parse_token
 
 T = TypeVar("T")
 
@@ -97,9 +97,12 @@ class ShardMap:
             self._known[queue] = found
             return found
 
-    def create(self, queue: str) -> ShardedQueue | None:
+    def create(self, spec: QueueSpec) -> ShardedQueue | None:
         """Fix and return the shards of a queue that is about to be created. Raises `InvalidSettingError`."""
+        queue = spec.name
         size = self._wanted.get(queue)
+        if size is not None or self.of(queue) is not None:
+            _check_limits(spec)
         if size is not None and self.of(queue) is None:
             if self._exists(queue):
                 raise _not_sharded(queue)
@@ -148,6 +151,24 @@ def _digits_of(name: str) -> str:
     return digits if name[:1] == "_" and digits.isascii() and digits.isdigit() else ""
 
 
+def _check_limits(spec: QueueSpec) -> None:
+    """Raise `InvalidSettingError` for a limit: tasks of any tag are on all shards, none of which knows the others."""
+    limits = {
+        "max_in_flight": spec.max_in_flight,
+        "rate": spec.rate,
+        "per_tag.max_in_flight": spec.per_tag.max_in_flight,
+        "per_tag.rate": spec.per_tag.rate,
+        "per_tag.fair": spec.per_tag.fair,
+    }
+    for setting, limit in limits.items():
+        if limit:
+            raise InvalidSettingError(
+                f"queue {spec.name!r}: {setting} can't be obeyed by a sharded queue, whose shards know nothing of each "
+                f"other: leave {setting} out, or leave the queue out of ?spread (an existing queue: move it to a store "
+                "that does not have it yet, with towline migrate)"
+            )
+
+
 def _not_sharded(queue: str) -> InvalidSettingError:
     return InvalidSettingError(
         f"queue {queue!r} exists without shards, which can't change: leave it out of ?spread, or move it to a store "
@@ -158,7 +179,7 @@ def _not_sharded(queue: str) -> InvalidSettingError:
 _COUNTS = tuple(
     field.name
     for field in fields(QueueStats)
-    if field.name in ("ready", "delayed", "in_flight", "dead") or field.name.endswith("_total")
+    if field.name in ("ready", "delayed", "in_flight", "dead", "held") or field.name.endswith("_total")
 )
 
 

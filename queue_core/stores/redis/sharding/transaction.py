@@ -68,7 +68,7 @@ class ShardedTransaction:
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        sharded = self._shard_map.create(spec.name)
+        sharded = self._shard_map.create(spec)
         if sharded is None:
             return self._plain.put_queue(spec, now=now)
         created = [self._plain.put_queue(replace(spec, name=name), now=now) for name in sharded.shards]
@@ -454,6 +454,9 @@ class ShardedTransaction:
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
         of_shards = [self._plain.upcoming(name, tags, until=until, limit=limit, now=now) for name in self._names(queue)]
         return list(islice(merge(*of_shards), limit))
+
+    def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        return self._plain.admitted()
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
         etas = [self._plain.next_eta(name, now=now) for name in self._names(queue)]

@@ -1,0 +1,1 @@
+"""Lanes of tags and their rotation in the SQLite store (ADR 37)."""
