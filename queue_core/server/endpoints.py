@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, lease_reports, schemas
+from queue_core.server import handlers, lease_reports, mailbox_calls, schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
 from queue_core.server.state import ServerState
@@ -138,6 +138,12 @@ ENDPOINTS = (
     _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
+    _post(
+        "/v1/mailboxes",
+        "Messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
+        mailbox_calls.mailboxes,
+        mailbox_calls.MailboxRequest,
+    ),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",
