@@ -24,7 +24,8 @@ def is_stopping() -> bool:
     if state is None:
         return False
     # Celery tells a stop by an exit code, which may be 0.
-    return any(getattr(state, name, None) not in (None, False) for name in ("should_stop", "should_terminate"))
+    codes = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
+    return any(code is not None and code is not False for code in codes)
 
 
 def _copied(requests: Any) -> list[Any]:
