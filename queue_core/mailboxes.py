@@ -7,6 +7,7 @@ be a sync of the disk every other second. Exchanges and bindings are shared here
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
 
 from queue_core.clock import Instant, after
@@ -18,8 +19,18 @@ MAX_MAILBOXES = 20_000
 """Mailboxes of all namespaces."""
 MAX_BYTES = 64 << 20
 """Characters of all messages; the oldest of the fullest mailbox go first."""
+MAX_PRIORITY = 9
 UNUSED_SECONDS = 600.0
 """Time after which a mailbox that nobody reads is dropped, where its declaration says no other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """A message to put into mailboxes. `ttl_seconds`: how long it may wait; of higher `priority`: before others."""
+
+    text: str
+    ttl_seconds: float | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -29,6 +40,7 @@ class Letter:
     at: Instant
     text: str
     expires_at: Instant | None = None
+    priority: int = 0
 
 
 @dataclass(slots=True)
@@ -133,18 +145,16 @@ class Mailboxes:
             box = self._boxes.get((space, queue))
             return 0 if box is None else self._empty(box)
 
-    def put(self, space: str, queue: str, text: str, *, ttl_seconds: float | None, now: Instant) -> bool:
+    def put(self, space: str, queue: str, posted: Posted, *, now: Instant) -> bool:
         """Put a message into a mailbox; False where there is none."""
         with self._lock:
             self._expire(now)
-            watchers = self._put(space, queue, text, ttl_seconds, now)
+            watchers = self._put(space, queue, posted, now)
         for wake in watchers or ():
             wake()
         return watchers is not None
 
-    def publish(
-        self, space: str, exchange: str, routing_key: str, text: str, *, ttl_seconds: float | None, now: Instant
-    ) -> list[str]:
+    def publish(self, space: str, exchange: str, routing_key: str, posted: Posted, *, now: Instant) -> list[str]:
         """Put a message into the mailboxes that an exchange delivers it to; return the task queues it is for, too."""
         wakes: dict[Callable[[], None], None] = {}
         with self._lock:
@@ -155,25 +165,26 @@ class Mailboxes:
             matching = [one for one in known.bindings if matches(known.kind, one.routing_key, routing_key)]
             task_queues = list(dict.fromkeys(one.queue for one in matching if one.is_task_queue))
             for queue in dict.fromkeys(one.queue for one in matching if not one.is_task_queue):
-                wakes |= dict.fromkeys(self._put(space, queue, text, ttl_seconds, now) or ())
+                wakes |= dict.fromkeys(self._put(space, queue, posted, now) or ())
         for wake in wakes:
             wake()
         return task_queues
 
     def pop(self, space: str, queues: Sequence[str], count: int, *, now: Instant) -> list[Popped]:
         """Take up to `count` messages, oldest first."""
-        popped: list[Popped] = []
+        found: list[tuple[Letter, str]] = []
         with self._lock:
             self._expire(now, reading=[(space, queue) for queue in queues])
             for queue in queues:
                 box = self._boxes.get((space, queue))
                 if box is not None:
                     self._drop_expired(box, now)
-                    popped += [Popped(queue, letter.at, letter.text) for letter in list(box.letters)[:count]]
-            popped = sorted(popped, key=lambda one: one.at)[:count]
-            for one in popped:
-                self._size -= len(self._boxes[space, one.queue].letters.popleft().text)
-        return popped
+                    found += [(letter, queue) for letter in islice(box.letters, count)]
+            found = sorted(found, key=lambda one: (-one[0].priority, one[0].at))[:count]
+            for letter, queue in found:
+                self._boxes[space, queue].letters.popleft()
+                self._size -= len(letter.text)
+        return [Popped(queue, letter.at, letter.text) for letter, queue in found]
 
     def is_any(self, space: str, queues: Sequence[str], *, now: Instant) -> bool:
         """Return whether one of these mailboxes has a message."""
@@ -199,15 +210,17 @@ class Mailboxes:
         for wake in watchers:
             wake()
 
-    def _put(
-        self, space: str, queue: str, text: str, ttl_seconds: float | None, now: Instant
-    ) -> list[Callable[[], None]] | None:
+    def _put(self, space: str, queue: str, posted: Posted, now: Instant) -> list[Callable[[], None]] | None:
         box = self._boxes.get((space, queue))
         if box is None:
             return None
-        lifetimes = [seconds for seconds in (ttl_seconds, box.ttl_seconds) if seconds is not None]
-        box.letters.append(Letter(now, text, after(now, min(lifetimes)) if lifetimes else None))
-        self._size += len(text)
+        lifetimes = [seconds for seconds in (posted.ttl_seconds, box.ttl_seconds) if seconds is not None]
+        letter = Letter(now, posted.text, after(now, min(lifetimes)) if lifetimes else None, posted.priority)
+        place = len(box.letters)
+        while place and box.letters[place - 1].priority < letter.priority:
+            place -= 1
+        box.letters.insert(place, letter)
+        self._size += len(letter.text)
         if len(box.letters) > MAX_MESSAGES:
             self._size -= len(box.letters.popleft().text)
         while self._size > MAX_BYTES:

@@ -19,8 +19,8 @@ from queue_core.kombu.address import BrokerAddress
 from queue_core.kombu.keeper import LeaseKeeper
 from queue_core.kombu.mailbox_access import MailboxAccess, OwnMailboxes, ServedMailboxes
 from queue_core.kombu.options import TransportOptions
-from queue_core.mailboxes import Mailboxes
 from queue_core.limits import MAX_WORKER_CHARACTERS
+from queue_core.mailboxes import Mailboxes
 from queue_core.task import ANY, QueueSpec
 
 TIMEOUT_SECONDS = 5.0

@@ -20,15 +20,14 @@ from queue_core.kombu.envelope import (
     Expiry,
     KombuMessage,
     message_of,
+    posted_of,
     stamped,
     task_of,
-    text_of,
-    ttl_seconds_of,
 )
 from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
-from queue_core.mailboxes import Binding, Popped, matches
+from queue_core.mailboxes import Binding, Popped, Posted, matches
 from queue_core.task import Lease, NewTask
 
 if TYPE_CHECKING:
@@ -36,6 +35,9 @@ if TYPE_CHECKING:
 
 DELIVERY_LIMIT = "x-delivery-limit"
 """RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
+
+LETTER = "letter."
+"""The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
 
 _log = structlog.get_logger(__name__)
 
@@ -225,8 +227,7 @@ class TowlineChannel(virtual.Channel):
         if not exchange:
             self._put(routing_key, message)
             return
-        ttl_seconds = ttl_seconds_of(message)
-        queues = self._transport.mailboxes.publish(exchange, routing_key, text_of(message), ttl_seconds=ttl_seconds)
+        queues = self._transport.mailboxes.publish(exchange, routing_key, posted_of(message))
         kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
         own = [
             queue
@@ -243,7 +244,7 @@ class TowlineChannel(virtual.Channel):
     def _put(self, queue: str, message: KombuMessage, **_: Any) -> None:
         if self._is_task_queue(queue):
             self._add([queue], message)
-        elif not self._transport.mailboxes.put(queue, text_of(message), ttl_seconds=ttl_seconds_of(message)):
+        elif not self._transport.mailboxes.put(queue, posted_of(message)):
             _log.info(events.MESSAGE_DROPPED, queue=queue, reason="no such queue")
 
     def _add(self, queues: Iterable[str], message: KombuMessage) -> None:
@@ -338,7 +339,7 @@ class TowlineChannel(virtual.Channel):
     def _letters_of(self, queues: Sequence[str], count: int, *, no_ack: bool) -> list[Delivery]:
         deliveries: list[Delivery] = []
         for letter in self._transport.mailboxes.pop(queues, count):
-            tag = f"letter.{uuid()}"
+            tag = f"{LETTER}{uuid()}"
             if not no_ack:
                 self._letters[tag] = letter
             message = stamped(self._transport.parsed(letter.text), delivery_tag=tag, deliveries=1)
@@ -386,11 +387,12 @@ class TowlineChannel(virtual.Channel):
 
     def put_back(self, letter: Popped) -> None:
         """Put a message back into its mailbox."""
-        self._transport.mailboxes.put(letter.queue, letter.text, ttl_seconds=None)
+        self._transport.mailboxes.put(letter.queue, Posted(letter.text))
 
     def end_lease(self, tag: str, ending: Ending) -> None:
-        """End a lease at the next flush."""
-        self._transport.broker.keeper.end(tag, ending)
+        """End a lease at the next flush. A message of a mailbox has none."""
+        if not tag.startswith(LETTER):
+            self._transport.broker.keeper.end(tag, ending)
 
     def keep_lease(self, tag: str) -> None:
         """Go on renewing the lease of a running task, as this channel is gone."""
@@ -410,7 +412,7 @@ class TowlineChannel(virtual.Channel):
         letter = self.take_letter(tag)
         if letter is not None:
             self.put_back(letter)
-        elif not tag.startswith("letter."):
+        else:
             self.end_lease(tag, UNSEEN)
 
 

@@ -5,20 +5,21 @@ A payload is the message as JSON. Nothing is added to a message's headers: progr
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.limits import MAX_ETA_SECONDS, MAX_TAG_BYTES
+from queue_core.mailboxes import MAX_PRIORITY, Posted
 from queue_core.task import Lease, NewTask
 
 KombuMessage: TypeAlias = dict[str, Any]
 
 _MARGIN_SECONDS: Final = 60.0
 """An eta is kept this far below the limit, as the store's clock is another."""
-_HAS_PRIORITY: Final = any(field.name == "priority" for field in fields(NewTask))  # type: ignore[arg-type]
-HIGHEST_PRIORITY: Final = 9
+_HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
+"""Stores without priorities ignore them, as brokers do whose queues have no `max_priority`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +50,20 @@ def task_of(message: KombuMessage, *, now: Instant, delays: bool) -> NewTask:
     name = headers.get("task")
     tag = name if isinstance(name, str) and 0 < len(name.encode("utf-8", "replace")) <= MAX_TAG_BYTES else None
     eta = eta_of(headers, now=now) if delays else None
+    members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta}
     if _HAS_PRIORITY:
-        return NewTask(payload, tag=tag, eta=eta, **{"priority": priority_of(message)})  # type: ignore[arg-type]
-    return NewTask(payload, tag=tag, eta=eta)
+        members["priority"] = priority_of(message)
+    return NewTask(**members)
 
 
 def text_of(message: KombuMessage) -> str:
     """Return a message as JSON. Raises `TypeError` for a property that JSON can't have."""
     return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+
+
+def posted_of(message: KombuMessage) -> Posted:
+    """Return a message as mailboxes take it."""
+    return Posted(text_of(message), ttl_seconds_of(message), priority_of(message))
 
 
 def message_of(lease: Lease, *, delivery_tag: str) -> KombuMessage:
@@ -85,7 +92,7 @@ def is_celery_task(message: KombuMessage) -> bool:
 def priority_of(message: KombuMessage) -> int:
     """Return the priority of a message, 0 to 9; the higher first."""
     try:
-        return max(0, min(HIGHEST_PRIORITY, int(message["properties"]["priority"])))
+        return max(0, min(MAX_PRIORITY, int(message["properties"]["priority"])))
     except (KeyError, TypeError, ValueError):
         return 0
 

@@ -54,6 +54,8 @@ class GivenBack:
     error: str = ""
 
 
+ABANDONED = GivenBack(delay_seconds=0, error="its worker lost the broker, and gave the task up")
+
 Ending: TypeAlias = GivenBack | None
 """How a lease ends: given back, or, for None, with its task deleted."""
 
@@ -130,9 +132,8 @@ class LeaseKeeper:
     def deletions(self, queue: str) -> Iterator[list[Deletion]]:
         """Lend the deletions that wait for a queue; they wait again when the block raises."""
         with self._lock:
-            tokens = [
-                token for token, (of, ending) in self._endings.items() if of == queue and ending is None
-            ][:MAX_TOKENS_PER_CALL]
+            done = [token for token, (of, ending) in self._endings.items() if of == queue and ending is None]
+            tokens = done[:MAX_TOKENS_PER_CALL]
             lent = {token: self._endings.pop(token) for token in tokens}
         try:
             yield [Deletion(token) for token in tokens]
@@ -198,8 +199,8 @@ class LeaseKeeper:
             self._changed.wait(seconds)
             self._changed.clear()
 
-    def do_round(self) -> float:
-        """Renew what is due, give back what nobody runs; return the seconds until the next round."""
+    def do_round(self) -> float | None:
+        """Renew what is due, give back what nobody runs; return the seconds until the next round; None: nothing is held."""
         try:
             self._give_back_abandoned()
             if self._endings:
@@ -208,7 +209,7 @@ class LeaseKeeper:
         except StoreUnavailableError as error:
             _log.warning(events.BROKER_UNAVAILABLE, reason=str(error))
             return RETRY_SECONDS
-        except Exception:
+        except Exception:  # noqa: BLE001 - the top of a thread
             # A round that fails for another reason must not end the thread: all leases would run out.
             _log.exception(events.ROUND_FAILED)
             return RETRY_SECONDS
@@ -232,7 +233,7 @@ class LeaseKeeper:
         for held in kept:
             held.misses = 0 if held.token in running else held.misses + 1
             if held.misses >= MISSES:
-                self.end(held.token, GivenBack(error="its worker lost the broker and gave up the task", delay_seconds=0))
+                self.end(held.token, ABANDONED)
 
     def _renew_due(self) -> None:
         now = self._clock.monotonic()

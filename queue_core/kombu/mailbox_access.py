@@ -8,7 +8,7 @@ from queue_core.clock import Clock, Instant, SystemClock
 from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.caller import HttpCaller
 from queue_core.http_api.values import Json
-from queue_core.mailboxes import Binding, Mailboxes, Popped
+from queue_core.mailboxes import Binding, Mailboxes, Popped, Posted
 
 
 class MailboxAccess(Protocol):
@@ -38,10 +38,10 @@ class MailboxAccess(Protocol):
     def purge(self, queue: str) -> int:
         """Drop all messages; return how many."""
 
-    def put(self, queue: str, text: str, *, ttl_seconds: float | None) -> bool:
+    def put(self, queue: str, posted: Posted) -> bool:
         """Put a message into a mailbox; False where there is none."""
 
-    def publish(self, exchange: str, routing_key: str, text: str, *, ttl_seconds: float | None) -> list[str]:
+    def publish(self, exchange: str, routing_key: str, posted: Posted) -> list[str]:
         """Deliver a message to all mailboxes bound; return the task queues that are bound, too."""
 
     def pop(self, queues: Sequence[str], count: int) -> list[Popped]:
@@ -92,15 +92,13 @@ class ServedMailboxes:
         """See `MailboxAccess.purge`."""
         return cast("int", self._call("purge", queue=queue)["count"])
 
-    def put(self, queue: str, text: str, *, ttl_seconds: float | None) -> bool:
+    def put(self, queue: str, posted: Posted) -> bool:
         """See `MailboxAccess.put`."""
-        return cast("bool", self._call("put", queue=queue, text=text, ttl_seconds=ttl_seconds)["found"])
+        return cast("bool", self._call("put", queue=queue, **_sent(posted))["found"])
 
-    def publish(self, exchange: str, routing_key: str, text: str, *, ttl_seconds: float | None) -> list[str]:
+    def publish(self, exchange: str, routing_key: str, posted: Posted) -> list[str]:
         """See `MailboxAccess.publish`."""
-        answer = self._unless_denied(
-            "publish", exchange=exchange, routing_key=routing_key, text=text, ttl_seconds=ttl_seconds
-        )
+        answer = self._unless_denied("publish", exchange=exchange, routing_key=routing_key, **_sent(posted))
         return cast("list[str]", answer.get("queues", []))
 
     def pop(self, queues: Sequence[str], count: int) -> list[Popped]:
@@ -141,9 +139,7 @@ class OwnMailboxes:
     def declare(self, queue: str, *, expires_seconds: float | None, ttl_seconds: float | None) -> None:
         """See `MailboxAccess.declare`."""
         now = self._clock.now()
-        self._boxes.declare(
-            self._namespace, queue, expires_seconds=expires_seconds, ttl_seconds=ttl_seconds, now=now
-        )
+        self._boxes.declare(self._namespace, queue, expires_seconds=expires_seconds, ttl_seconds=ttl_seconds, now=now)
 
     def declare_exchange(self, exchange: str, kind: str) -> None:
         """See `MailboxAccess.declare_exchange`."""
@@ -173,14 +169,13 @@ class OwnMailboxes:
         """See `MailboxAccess.purge`."""
         return self._boxes.purge(self._namespace, queue)
 
-    def put(self, queue: str, text: str, *, ttl_seconds: float | None) -> bool:
+    def put(self, queue: str, posted: Posted) -> bool:
         """See `MailboxAccess.put`."""
-        return self._boxes.put(self._namespace, queue, text, ttl_seconds=ttl_seconds, now=self._clock.now())
+        return self._boxes.put(self._namespace, queue, posted, now=self._clock.now())
 
-    def publish(self, exchange: str, routing_key: str, text: str, *, ttl_seconds: float | None) -> list[str]:
+    def publish(self, exchange: str, routing_key: str, posted: Posted) -> list[str]:
         """See `MailboxAccess.publish`."""
-        now = self._clock.now()
-        return self._boxes.publish(self._namespace, exchange, routing_key, text, ttl_seconds=ttl_seconds, now=now)
+        return self._boxes.publish(self._namespace, exchange, routing_key, posted, now=self._clock.now())
 
     def pop(self, queues: Sequence[str], count: int) -> list[Popped]:
         """See `MailboxAccess.pop`."""
@@ -203,3 +198,7 @@ def _members(binding: Binding) -> Json:
         "queue": binding.queue,
         "is_task_queue": binding.is_task_queue,
     }
+
+
+def _sent(posted: Posted) -> Json:
+    return {"text": posted.text, "ttl_seconds": posted.ttl_seconds, "priority": posted.priority}

@@ -38,9 +38,8 @@ def _escaped(text: str) -> str:
     parts: list[str] = []
     for index, byte in enumerate(raw):
         one = chr(byte)
-        if byte < 128 and one.isalnum():
-            parts.append(one)
-        elif one == "-" and 0 < index < len(raw) - 1 and _is_plain(raw[index - 1]) and _is_plain(raw[index + 1]):
+        is_inner = 0 < index < len(raw) - 1 and _is_plain(raw[index - 1]) and _is_plain(raw[index + 1])
+        if _is_plain(byte) or (one == "-" and is_inner):
             parts.append(one)
         else:
             parts.append(f"--{byte:02x}")

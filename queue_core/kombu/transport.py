@@ -112,8 +112,8 @@ class TowlineTransport(VirtualTransport):
         self._stop_waiting()
         self._loop = loop
         reader, writer = socket.socketpair()
-        reader.setblocking(False)
-        writer.setblocking(False)
+        for end in (reader, writer):
+            end.settimeout(0)
         self._wake = (reader, writer)
         loop.add_reader(reader.fileno(), self._on_wake)
         self._timer = loop.call_repeatedly(SAFETY_SECONDS, self.kick)
@@ -195,9 +195,7 @@ class TowlineTransport(VirtualTransport):
             self._mail_waiter.wait_for([queue for channel in channels for queue in channel.mailbox_queues()])
 
     def _wait_for_tasks(self, names: Sequence[str]) -> bool:
-        return self.broker.wait_ready(
-            names, wait_seconds=WAIT_SECONDS, polling_seconds=self.options.polling_seconds
-        )
+        return self.broker.wait_ready(names, wait_seconds=WAIT_SECONDS, polling_seconds=self.options.polling_seconds)
 
     def _wait_for_letters(self, names: Sequence[str]) -> bool:
         return self.mailboxes.wait(names, wait_seconds=WAIT_SECONDS)

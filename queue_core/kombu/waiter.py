@@ -19,52 +19,66 @@ class Waiter:
     def __init__(self, wait: Callable[[Sequence[str]], bool], found: Callable[[], None], *, name: str) -> None:
         """Args:
         wait: waits for one of these queues, for as long as a call may take; False when nothing came.
-        found: told, in this thread, that there is something.
+        found: called, in this thread, when there is something.
         """
         self._wait = wait
         self._found = found
         self._name = name
-        self._changed = threading.Event()
+        self._lock = threading.Lock()
         self._wanted: tuple[str, ...] = ()
+        self._waiting_for: frozenset[str] | None = None
         self._pause_seconds = 0.0
-        self._is_stopped = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._armed = threading.Event()
+        self._stopped = threading.Event()
+        self._turn = 0
 
     def wait_for(self, queues: Sequence[str]) -> None:
         """Wait for these from now on, until one is found."""
-        self._wanted = tuple(dict.fromkeys(queues))
-        if not self._wanted:
-            return
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        self._changed.set()
+        with self._lock:
+            self._wanted = tuple(dict.fromkeys(queues))
+            if not self._wanted or self._stopped.is_set():
+                return
+            is_covered = self._waiting_for is not None and self._waiting_for.issuperset(self._wanted)
+            if not is_covered and (self._turn == 0 or self._waiting_for is not None):
+                # The present call waits for others: it ends by itself, and another thread takes its place.
+                self._turn += 1
+                self._waiting_for = None
+                turn = self._turn
+                threading.Thread(target=self._run, args=(turn,), name=self._name, daemon=True).start()
+        if not is_covered:
+            self._armed.set()
 
     def took(self) -> None:
-        """Learn that what was found was there: no pause is due."""
+        """Note that what was found was there: no pause is due."""
         self._pause_seconds = 0.0
 
     def stop(self) -> None:
         """End the thread when its call returns, without waiting for that."""
-        self._is_stopped.set()
-        self._wanted = ()
-        self._changed.set()
+        self._stopped.set()
+        self._armed.set()
 
-    def _run(self) -> None:
-        while not self._is_stopped.is_set():
-            self._changed.wait()
-            self._changed.clear()
-            wanted = self._wanted
-            if not wanted or self._is_stopped.wait(self._pause_seconds):
-                continue
+    def _run(self, turn: int) -> None:
+        while True:
+            self._armed.wait()
+            if self._stopped.wait(self._pause_seconds):
+                return
+            with self._lock:
+                if turn != self._turn:
+                    return
+                self._armed.clear()
+                wanted = self._wanted
+                self._waiting_for = frozenset(wanted) or None
             try:
-                is_found = self._wait(wanted)
+                is_found = bool(wanted) and self._wait(wanted)
             except QueueError:
-                is_found = True  # the loop's own call finds out, and reconnects
+                is_found = True  # the loop's own call learns of it, and reconnects
+            with self._lock:
+                if turn != self._turn or self._stopped.is_set():
+                    return
+                self._waiting_for = None
+                if is_found:
+                    self._pause_seconds = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
+                elif wanted:
+                    self._armed.set()
             if is_found:
-                self._pause_seconds = min(LONGEST_PAUSE_SECONDS, max(FIRST_PAUSE_SECONDS, 2 * self._pause_seconds))
-            else:
-                self._changed.set()
-                continue
-            if not self._is_stopped.is_set():
                 self._found()

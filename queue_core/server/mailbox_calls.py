@@ -1,13 +1,13 @@
-"""The endpoint of mailboxes: kombu's messages that are no tasks, in this server's memory. Lives in the server's loop."""
+"""The endpoint of mailboxes: kombu's messages that are no tasks, in this server's memory, used in its loop."""
 
 import asyncio
-from typing import Literal, TypedDict
+from typing import Literal
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.errors import InvalidRequestError
-from queue_core.mailboxes import Binding
+from queue_core.mailboxes import MAX_PRIORITY, Binding, Posted
 from queue_core.server import schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.state import ServerState
@@ -33,6 +33,7 @@ class MailboxRequest(schemas.RequestBody):
     is_task_queue: bool = Field(default=False, description="The bound queue is one of the store.")
     text: str = Field("", max_length=MAX_TEXT_CHARACTERS, description="The message.")
     ttl_seconds: float | None = Field(None, ge=0, description="How long a message may wait.")
+    priority: int = Field(0, ge=0, le=MAX_PRIORITY, description="Higher first.")
     expires_seconds: float | None = Field(None, gt=0, description="How long a mailbox lives unread.")
     count: int = Field(100, ge=1, le=limits.MAX_TASKS_PER_LEASE)
     wait_seconds: float = 0.0
@@ -70,13 +71,22 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     for name in (params.namespace, params.queue, params.exchange, params.routing_key, *params.queues):
         limits.check_text("name", name)
     reply = MailboxReply(found=True, count=0, queues=[], messages=[], bindings=[])
+    if params.verb in ("put", "publish", "pop"):
+        _move(core, params, reply)
+    elif params.verb == "wait":
+        reply["found"] = await _wait(core, params)
+    else:
+        _arrange(core, params, reply)
+    return reply
+
+
+def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
+    """Serve the verbs that are about mailboxes, exchanges and bindings."""
     boxes, space, queue, now = core.mailboxes, params.namespace, params.queue, core.service.clock.now()
     binding = Binding(params.routing_key, queue, params.is_task_queue)
     match params.verb:
         case "declare":
-            boxes.declare(
-                space, queue, expires_seconds=params.expires_seconds, ttl_seconds=params.ttl_seconds, now=now
-            )
+            boxes.declare(space, queue, expires_seconds=params.expires_seconds, ttl_seconds=params.ttl_seconds, now=now)
         case "exchange":
             boxes.declare_exchange(space, params.exchange, params.kind)
         case "bind":
@@ -93,22 +103,22 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
         case "size":
             size = boxes.size(space, queue, now=now)
             reply["found"], reply["count"] = size is not None, size or 0
-        case "purge":
+        case _:
             reply["count"] = boxes.purge(space, queue)
+
+
+def _move(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
+    """Serve the verbs that put messages into mailboxes, or take them out."""
+    boxes, space, now = core.mailboxes, params.namespace, core.service.clock.now()
+    posted = Posted(params.text, params.ttl_seconds, params.priority)
+    match params.verb:
         case "put":
-            reply["found"] = boxes.put(space, queue, params.text, ttl_seconds=params.ttl_seconds, now=now)
+            reply["found"] = boxes.put(space, params.queue, posted, now=now)
         case "publish":
-            reply["queues"] = boxes.publish(
-                space, params.exchange, params.routing_key, params.text, ttl_seconds=params.ttl_seconds, now=now
-            )
-        case "pop":
+            reply["queues"] = boxes.publish(space, params.exchange, params.routing_key, posted, now=now)
+        case _:
             popped = boxes.pop(space, params.queues, params.count, now=now)
             reply["messages"] = [PoppedMessage(queue=one.queue, at=one.at, text=one.text) for one in popped]
-        case "wait":
-            reply["found"] = await _wait(core, params)
-        case _:
-            raise InvalidRequestError(f"no such verb: {params.verb}")
-    return reply
 
 
 async def _wait(core: ServerState, params: MailboxRequest) -> bool:
