@@ -28,7 +28,7 @@ from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
 from queue_core.mailboxes import Binding, Popped, Posted, matches
-from queue_core.task import Lease, NewTask
+from queue_core.task import Lease
 
 if TYPE_CHECKING:
     from queue_core.kombu.transport import TowlineTransport
@@ -248,19 +248,16 @@ class TowlineChannel(virtual.Channel):
             _log.info(events.MESSAGE_DROPPED, queue=queue, reason="no such queue")
 
     def _add(self, queues: Iterable[str], message: KombuMessage) -> None:
-        names = [self._store_name(queue) for queue in queues]
-        if not names:
-            return
-        broker = self._transport.broker
-        task = task_of(message, now=broker.clock.now(), delays=self._transport.options.eta == "store")
-        tasks = [task] if len(names) == 1 else [_for_queue(task, name) for name in names]
-        try:
-            broker.queue(names[0]).add(tasks)
-        except UnknownQueueError:  # deleted since it was declared
-            for name in names:
+        broker, options = self._transport.broker, self._transport.options
+        task = task_of(message, now=broker.clock.now(), delays=options.eta == "store")
+        for queue in queues:
+            name = self._store_name(queue)
+            try:
+                broker.queue(name).add(task)
+            except UnknownQueueError:  # deleted since it was declared
                 broker.forget(name)
-                broker.create_queue(name, max_leases=self._transport.options.max_leases)
-            broker.queue(names[0]).add(tasks)
+                broker.create_queue(name, max_leases=options.max_leases)
+                broker.queue(name).add(task)
 
     def _is_task_queue(self, queue: str) -> bool:
         """Return whether a queue is one of the store, not a mailbox."""
@@ -414,11 +411,6 @@ class TowlineChannel(virtual.Channel):
             self.put_back(letter)
         else:
             self.end_lease(tag, UNSEEN)
-
-
-def _for_queue(task: NewTask, name: str) -> NewTask:
-    members = {field: getattr(task, field) for field in NewTask.__dataclass_fields__}
-    return NewTask(**{**members, "queue": name})
 
 
 def _seconds(milliseconds: Any) -> float | None:

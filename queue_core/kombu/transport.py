@@ -21,7 +21,7 @@ from queue_core.kombu import events
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import Delivery, TowlineChannel
-from queue_core.kombu.envelope import KombuMessage
+from queue_core.kombu.envelope import KombuMessage, priority_of
 from queue_core.kombu.options import options_of
 from queue_core.kombu.waiter import Waiter
 
@@ -152,7 +152,13 @@ class TowlineTransport(VirtualTransport):
         self._round()
 
     def _round(self) -> None:
-        """End leases, lease within each channel's credit, and deliver in the order of publishing."""
+        """Lease and deliver, and have the threads wait for more."""
+        if self._lease_and_deliver():
+            self.kick()
+        self._arm([channel for channel in self.channels if channel is not None])
+
+    def _lease_and_deliver(self) -> bool:
+        """End leases, lease within each channel's credit, and deliver in the order of publishing; False: nothing."""
         channels = [channel for channel in list(self.channels) if channel is not None]
         letters = [(channel, letter) for channel in channels for letter in channel.letters(LETTERS_PER_ROUND)]
         tasks: list[tuple[TowlineChannel, Delivery]] = []
@@ -169,11 +175,9 @@ class TowlineTransport(VirtualTransport):
         except BaseException:
             _give_back([*letters, *tasks])
             raise
+        self._took(is_task=bool(tasks), is_letter=bool(letters))
         self._deliver_all(merged(letters, tasks))
-        if letters or tasks:
-            self._took(is_task=bool(tasks), is_letter=bool(letters))
-            self.kick()
-        self._arm(channels)
+        return bool(letters or tasks)
 
     def _took(self, *, is_task: bool, is_letter: bool) -> None:
         if is_task and self._task_waiter is not None:
@@ -220,29 +224,14 @@ class TowlineTransport(VirtualTransport):
     # -- without an event loop --------------------------------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # noqa: ARG002 - kombu's signature
-        """Deliver one message; wait for it up to `timeout`. Raises `TimeoutError`."""
+        """Deliver what there is, within prefetch counts; wait for it up to `timeout`. Raises `TimeoutError`."""
         clock = self.broker.clock
         ends_at = None if timeout is None else clock.monotonic() + timeout
-        while not self._deliver_one():
+        while not self._lease_and_deliver():
             left = None if ends_at is None else ends_at - clock.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
             self._pause(left)
-
-    def _deliver_one(self) -> bool:
-        if self.broker.keeper.has_endings():
-            self.broker.keeper.flush()
-        for channel in list(self.channels):
-            found = channel.letters(1)
-            if not found and channel.qos.credit() > 0:
-                for queue in channel.task_queues():
-                    found = channel.lease(queue, 1)
-                    if found:
-                        break
-            if found:
-                self._deliver_all([(channel, delivery) for delivery in found])
-                return True
-        return False
 
     def _pause(self, left: float | None) -> None:
         """Wait for a message; where tasks and messages may come, look for both now and then."""
@@ -287,7 +276,7 @@ def merged(
     letters: Sequence[tuple[TowlineChannel, Delivery]], tasks: Sequence[tuple[TowlineChannel, Delivery]]
 ) -> list[tuple[TowlineChannel, Delivery]]:
     """Merge messages in the order of publishing into tasks, which keep their own order (of priority)."""
-    waiting = sorted(letters, key=lambda one: one[1].at)
+    waiting = sorted(letters, key=lambda one: (-priority_of(one[1].message), one[1].at))
     result: list[tuple[TowlineChannel, Delivery]] = []
     for task in tasks:
         while waiting and waiting[0][1].at <= task[1].at:
