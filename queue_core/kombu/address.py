@@ -25,7 +25,7 @@ class Client(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker is.
+    """The place of a broker.
 
     Args:
         url: of a store or of servers, as `open_queues` takes it.

@@ -95,6 +95,13 @@ class KombuBroker:
         """Ask the store again whether it has this queue."""
         self._known.discard(name)
 
+    def close(self) -> None:
+        """Close the connections to the store or server."""
+        self.keeper.stop()
+        self.queues.close()
+        if self._caller is not None:
+            self._caller.close()
+
     def wait_ready(self, names: Sequence[str], *, wait_seconds: float, polling_seconds: float) -> bool:
         """Wait until a task of one of these queues may be leased; False when the time is up."""
         try:
@@ -123,6 +130,13 @@ def broker_of(address: BrokerAddress, options: TransportOptions) -> KombuBroker:
         if key not in _brokers:
             _brokers[key] = KombuBroker(address, options)
         return _brokers[key]
+
+
+def close_brokers() -> None:
+    """Close all brokers of this process, whose connections are closed: for tests, and programs that go on without."""
+    with _opening:
+        while _brokers:
+            _brokers.popitem()[1].close()
 
 
 def worker_name(options: TransportOptions) -> str:

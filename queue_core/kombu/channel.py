@@ -17,7 +17,7 @@ from kombu.utils.uuid import uuid
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import events
 from queue_core.kombu.envelope import (
-    Expiry,
+    MessageExpiry,
     KombuMessage,
     message_of,
     posted_of,
@@ -369,7 +369,7 @@ class TowlineChannel(virtual.Channel):
         """Return a leased task's message; None, and its lease ended, where its time is over."""
         transport = self._transport
         message = message_of(lease, delivery_tag=lease.token)
-        expiry = Expiry(transport.options.expired == "drop", transport.ttls.get(queue))
+        expiry = MessageExpiry(transport.options.expired == "drop", transport.ttls.get(queue))
         if expiry.is_over(message, added_at=lease.ready_at, now=lease.leased_at):
             _log.info(events.MESSAGE_EXPIRED, queue=queue, task=lease.name)
             self.end_lease(lease.token, None)

@@ -23,7 +23,7 @@ _HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
 
 
 @dataclass(frozen=True, slots=True)
-class Expiry:
+class MessageExpiry:
     """The rule for messages whose time is over: who drops them.
 
     Args:

@@ -93,6 +93,11 @@ class LeaseKeeper:
         """Forget the parent's leases, in the child of a fork: they are the parent's to renew."""
         self._reset()
 
+    def stop(self) -> None:
+        """End the thread; leases that are held run out."""
+        self._thread = None
+        self._changed.set()
+
     def hold(self, lease: Lease) -> None:
         """Renew a lease from now on."""
         seconds = max(0.001, seconds_between(lease.leased_at, lease.expires_at))

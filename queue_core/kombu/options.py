@@ -1,4 +1,4 @@
-"""What `broker_transport_options` says about Towline, checked. Pure."""
+"""The options of Towline in `broker_transport_options`, checked. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import Delivery, TowlineChannel
 from queue_core.kombu.envelope import KombuMessage, priority_of
 from queue_core.kombu.options import options_of
-from queue_core.kombu.waiter import Waiter
+from queue_core.kombu.wake_thread import WakeThread
 
 LETTERS_PER_ROUND = 100
 SAFETY_SECONDS = 5.0
@@ -67,8 +67,8 @@ class TowlineTransport(VirtualTransport):
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._is_kicked = False
         self._timer: Any = None
-        self._task_waiter: Waiter | None = None
-        self._mail_waiter: Waiter | None = None
+        self._task_waiter: WakeThread | None = None
+        self._mail_waiter: WakeThread | None = None
 
     @property
     def worker(self) -> str:
@@ -117,8 +117,8 @@ class TowlineTransport(VirtualTransport):
         self._wake = (reader, writer)
         loop.add_reader(reader.fileno(), self._on_wake)
         self._timer = loop.call_repeatedly(SAFETY_SECONDS, self.kick)
-        self._task_waiter = Waiter(self._wait_for_tasks, self.kick, name="towline-tasks")
-        self._mail_waiter = Waiter(self._wait_for_letters, self.kick, name="towline-messages")
+        self._task_waiter = WakeThread(self._wait_for_tasks, self.kick, name="towline-tasks")
+        self._mail_waiter = WakeThread(self._wait_for_letters, self.kick, name="towline-messages")
         self.kick()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature

@@ -9,7 +9,7 @@ FIRST_PAUSE_SECONDS = 0.02
 LONGEST_PAUSE_SECONDS = 1.0
 
 
-class Waiter:
+class WakeThread:
     """Waits for one of some queues, once each time it is told to.
 
     A queue may have tasks that it grants to nobody (it is paused), or another worker may be faster. Finds in vain are
