@@ -23,10 +23,12 @@ from queue_core.kombu.envelope import (
     posted_of,
     stamped,
     task_of,
+    text_of,
 )
 from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
+from queue_core.limits import check_payload
 from queue_core.mailboxes import Binding, Popped, Posted, matches
 from queue_core.task import Lease
 
@@ -227,6 +229,7 @@ class TowlineChannel(virtual.Channel):
         if not exchange:
             self._put(routing_key, message)
             return
+        check_payload(text_of(message).encode("utf-8", "surrogatepass"))  # before some of its queues have it
         queues = self._transport.mailboxes.publish(exchange, routing_key, posted_of(message))
         kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
         own = [
