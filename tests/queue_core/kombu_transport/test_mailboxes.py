@@ -61,7 +61,9 @@ def test_namespaces_are_apart() -> None:
 
 def test_the_higher_priority_comes_first_and_the_older_of_one() -> None:
     made = boxes("one", "two")
-    for number, (queue, text, priority) in enumerate([("one", "a", 0), ("two", "b", 5), ("one", "c", 5), ("two", "d", 0)]):
+    for number, (queue, text, priority) in enumerate(
+        [("one", "a", 0), ("two", "b", 5), ("one", "c", 5), ("two", "d", 0)]
+    ):
         made.put(SPACE, queue, Posted(text, priority=priority), now=after(START, number))
     assert texts(made, "one", "two", count=3) == ["b", "c", "a"]
     assert texts(made, "one", "two") == ["d"]

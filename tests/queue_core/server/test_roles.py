@@ -42,6 +42,7 @@ CALLS = [
     ("POST", "/v1/workers/w/release", b"{}", set()),
     ("POST", "/v1/lead", b'{"name":"l","holder":"me","seconds":1}', set()),
     ("POST", "/v1/wait", b'{"queues":[{"queue":"work"}]}', {Role.VIEWER, Role.PRODUCER, Role.WORKER}),
+    ("POST", "/v1/mailboxes", b'{"verb":"size","queue":"q"}', {Role.WORKER}),
     ("GET", "/v1/events", None, {Role.VIEWER, Role.WORKER}),
     ("GET", "/metrics", None, {Role.VIEWER, Role.PRODUCER, Role.WORKER}),
 ]
