@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import structlog
-from amqp.protocol import queue_declare_ok_t
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import events
 from queue_core.kombu.envelope import (
-    MessageExpiry,
     KombuMessage,
+    MessageExpiry,
     message_of,
     posted_of,
     stamped,

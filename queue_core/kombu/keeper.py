@@ -205,7 +205,7 @@ class LeaseKeeper:
             self._changed.clear()
 
     def do_round(self) -> float | None:
-        """Renew what is due, give back what nobody runs; return the seconds until the next round; None: nothing is held."""
+        """Renew what is due and give back what nobody runs; return the seconds until the next round, None: never."""
         try:
             self._give_back_abandoned()
             if self._endings:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,10 +158,8 @@ def test_events_come_from_a_worker(running: Shop) -> None:
 
 
 def drained(connection: Any) -> bool:
-    try:
+    with suppress(TimeoutError):
         connection.drain_events(timeout=0)
-    except TimeoutError:
-        pass
     return True
 
 

@@ -7,6 +7,7 @@ import kombu
 import pytest
 from kombu.exceptions import ChannelError
 
+from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.errors import TaskTooLargeError
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of
@@ -57,6 +58,11 @@ def stored(connection: kombu.Connection, queue: str) -> Any:
 
 def jobs(name: str = "my_jobs", **options: Any) -> kombu.Queue:
     return kombu.Queue(name, kombu.Exchange(f"{name}.exchange"), routing_key=name, **options)
+
+
+def eta_in(days: float) -> str:
+    """Return an eta as Celery writes it."""
+    return (datetime.fromtimestamp(SystemClock().now() / MICROSECONDS, UTC) + timedelta(days=days)).isoformat()
 
 
 def test_a_message_comes_unchanged_and_is_gone_when_acknowledged(connect: Connect) -> None:
@@ -189,7 +195,7 @@ def test_a_message_whose_time_is_over_is_dropped(connect: Connect) -> None:
 def test_a_task_with_an_eta_waits_in_the_store_and_not_in_a_worker(connect: Connect) -> None:
     connection = connect()
     for days in (0.1, 300):
-        eta = (datetime.now(UTC) + timedelta(days=days)).isoformat()
+        eta = eta_in(days)
         publish(connection, jobs(), [[], {}, {}], headers={"task": "shop.resize", "id": str(days), "eta": eta})
     assert Inbox(connection, jobs()).drain() == []
     queue = stored(connection, "my_jobs")
@@ -199,7 +205,7 @@ def test_a_task_with_an_eta_waits_in_the_store_and_not_in_a_worker(connect: Conn
 
 def test_the_option_eta_worker_leaves_it_to_the_worker(connect: Connect) -> None:
     connection = connect(eta="worker")
-    eta = (datetime.now(UTC) + timedelta(hours=1)).isoformat()
+    eta = eta_in(0.1)
     publish(connection, jobs(), "now", headers={"task": "shop.resize", "eta": eta})
     assert Inbox(connection, jobs()).drain() == ["now"]
 
