@@ -46,11 +46,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message on its way to its consumer. `at`: when it was published."""
+    """A message on its way to its consumer. `at`: when it was published; `leased_at`: 0 for one of a mailbox."""
 
     queue: str
     at: int
     message: KombuMessage
+    leased_at: int = 0
 
 
 class TowlineChannel(virtual.Channel):
@@ -377,7 +378,7 @@ class TowlineChannel(virtual.Channel):
             _log.info(events.MESSAGE_EXPIRED, queue=queue, task=lease.name)
             self.end_lease(lease.token, None)
             return None
-        return Delivery(queue, lease.added_at, message)
+        return Delivery(queue, lease.added_at, message, lease.leased_at)
 
     # -- ends of messages -------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import structlog
 from kombu.transport import virtual
@@ -30,6 +30,9 @@ SAFETY_SECONDS = 5.0
 """Pause between two rounds that nothing asked for."""
 WAIT_SECONDS = 20.0
 """How long a call that waits may take."""
+
+Addressed: TypeAlias = tuple[TowlineChannel, Delivery]
+"""A message and the channel that consumes it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -66,6 +69,8 @@ class TowlineTransport(VirtualTransport):
         self._loop: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._is_kicked = False
+        self._is_mail_due = True
+        self._later: list[Addressed] = []
         self._timer: Any = None
         self._task_waiter: WakeThread | None = None
         self._mail_waiter: WakeThread | None = None
@@ -97,6 +102,8 @@ class TowlineTransport(VirtualTransport):
     def close_connection(self, connection: Any) -> None:
         """Give back what was not acknowledged, except for running tasks, and stop to wait."""
         self._stop_waiting()
+        later, self._later = self._later, []
+        _give_back(later)
         super().close_connection(connection)
         with suppress(StoreUnavailableError):
             self.broker.keeper.flush()
@@ -116,9 +123,9 @@ class TowlineTransport(VirtualTransport):
             end.settimeout(0)
         self._wake = (reader, writer)
         loop.add_reader(reader.fileno(), self._on_wake)
-        self._timer = loop.call_repeatedly(SAFETY_SECONDS, self.kick)
+        self._timer = loop.call_repeatedly(SAFETY_SECONDS, self._on_mail)
         self._task_waiter = WakeThread(self._wait_for_tasks, self.kick, name="towline-tasks")
-        self._mail_waiter = WakeThread(self._wait_for_letters, self.kick, name="towline-messages")
+        self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
         self.kick()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature
@@ -128,7 +135,7 @@ class TowlineTransport(VirtualTransport):
     def consumers_changed(self) -> None:
         """Take notice of a new consumer, or of the end of one."""
         if self._loop is not None:
-            self.kick()
+            self._on_mail()
 
     def kick(self) -> None:
         """Ask for a round, from any thread. Without an event loop, end leases at once."""
@@ -160,9 +167,12 @@ class TowlineTransport(VirtualTransport):
     def _lease_and_deliver(self) -> bool:
         """End leases, lease within each channel's credit, and deliver in the order of publishing; False: nothing."""
         channels = [channel for channel in list(self.channels) if channel is not None]
-        letters = [(channel, letter) for channel in channels for letter in channel.letters(LETTERS_PER_ROUND)]
-        tasks: list[tuple[TowlineChannel, Delivery]] = []
+        letters, self._later = self._later, []
+        tasks: list[Addressed] = []
         try:
+            if self._is_mail_due or self._wake is None:
+                self._is_mail_due = False
+                letters += self._letters(channels)
             for channel in channels:
                 for queue in channel.task_queues():
                     credit = channel.qos.credit() - sum(of is channel for of, _ in tasks)
@@ -171,13 +181,25 @@ class TowlineTransport(VirtualTransport):
                     tasks += [(channel, delivery) for delivery in channel.lease(queue, credit)]
             self.broker.keeper.flush()
             if tasks:  # a message that was sent before one of these tasks must not come after it
-                letters += [(channel, letter) for channel in channels for letter in channel.letters(LETTERS_PER_ROUND)]
+                letters += self._letters(channels)
         except BaseException:
             _give_back([*letters, *tasks])
             raise
+        # Nor may one that was sent after this lease come before a task that was added since.
+        horizon = min((task.leased_at for _, task in tasks), default=None)
+        if horizon is not None:
+            self._later = [one for one in letters if one[1].at > horizon]
+            letters = [one for one in letters if one[1].at <= horizon]
         self._took(is_task=bool(tasks), is_letter=bool(letters))
         self._deliver_all(merged(letters, tasks))
         return bool(letters or tasks)
+
+    def _letters(self, channels: Sequence[TowlineChannel]) -> list[Addressed]:
+        return [(channel, letter) for channel in channels for letter in channel.letters(LETTERS_PER_ROUND)]
+
+    def _on_mail(self) -> None:
+        self._is_mail_due = True
+        self.kick()
 
     def _took(self, *, is_task: bool, is_letter: bool) -> None:
         if is_task and self._task_waiter is not None:
@@ -246,7 +268,7 @@ class TowlineTransport(VirtualTransport):
 
     # -- deliveries -------------------------------------------------------------------------------------------------
 
-    def _deliver_all(self, deliveries: Sequence[tuple[TowlineChannel, Delivery]]) -> None:
+    def _deliver_all(self, deliveries: Sequence[Addressed]) -> None:
         """Deliver messages; what is left when a consumer fails goes back."""
         left = list(deliveries)
         try:
@@ -272,12 +294,10 @@ class TowlineTransport(VirtualTransport):
             _log.info(events.WORKER_RETIRED, worker=self.worker, pid=os.getpid(), reason=reason)
 
 
-def merged(
-    letters: Sequence[tuple[TowlineChannel, Delivery]], tasks: Sequence[tuple[TowlineChannel, Delivery]]
-) -> list[tuple[TowlineChannel, Delivery]]:
+def merged(letters: Sequence[Addressed], tasks: Sequence[Addressed]) -> list[Addressed]:
     """Merge messages in the order of publishing into tasks, which keep their own order (of priority)."""
     waiting = sorted(letters, key=lambda one: (-priority_of(one[1].message), one[1].at))
-    result: list[tuple[TowlineChannel, Delivery]] = []
+    result: list[Addressed] = []
     for task in tasks:
         while waiting and waiting[0][1].at <= task[1].at:
             result.append(waiting.pop(0))
@@ -285,7 +305,7 @@ def merged(
     return result + waiting
 
 
-def _give_back(deliveries: Sequence[tuple[TowlineChannel, Delivery]]) -> None:
+def _give_back(deliveries: Sequence[Addressed]) -> None:
     for channel, delivery in deliveries:
         with suppress(StoreUnavailableError):
             channel.give_back(delivery)
