@@ -89,6 +89,11 @@ class Mailboxes:
         self._size = 0
         self._lock = Lock()
 
+    def renew_lock(self) -> None:
+        """Replace the lock, in the child of a fork, where nobody else holds it."""
+        self._lock = Lock()
+        self._watchers = {}
+
     def declare(
         self, space: str, queue: str, *, expires_seconds: float | None, ttl_seconds: float | None, now: Instant
     ) -> None:

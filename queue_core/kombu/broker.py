@@ -21,6 +21,7 @@ from queue_core.kombu.mailbox_access import MailboxAccess, OwnMailboxes, ServedM
 from queue_core.kombu.options import TransportOptions
 from queue_core.limits import MAX_WORKER_CHARACTERS
 from queue_core.mailboxes import Mailboxes
+from queue_core.process import forking
 from queue_core.task import ANY, QueueSpec
 
 TIMEOUT_SECONDS = 5.0
@@ -52,6 +53,12 @@ class KombuBroker:
             if self.is_served
             else None
         )
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """Replace the locks of threads that the child of a fork does not have."""
+        self._polling = Event()
+        self._boxes.renew_lock()
 
     def mailboxes(self, namespace: str) -> MailboxAccess:
         """Return the mailboxes of a namespace."""

@@ -24,7 +24,7 @@ from queue_core.verbs import Deletion
 
 RENEWALS_PER_LEASE = 3.0
 RETRY_SECONDS = 1.0
-"""Pause after a call that the broker did not answer, and between two rounds over leases without a connection."""
+"""Longest pause between two rounds while a lease is held, and after a call that the broker did not answer."""
 MISSES = 2
 """Rounds that a kept lease's task must be missing from the worker's running ones: it leaves them just before its
 acknowledgement."""
@@ -226,7 +226,8 @@ class LeaseKeeper:
             if not self._held:
                 return None
             due = min(held.renew_at for held in self._held.values()) - now
-            return max(0.0, min(due, RETRY_SECONDS) if any(held.is_kept for held in self._held.values()) else due)
+            # A worker whose loop has ended, but whose tasks have not, acknowledges without flushing.
+            return max(0.0, min(due, RETRY_SECONDS))
 
     def _give_back_abandoned(self) -> None:
         """Give back kept leases whose tasks ended without an acknowledgement, as one does that Celery cancels."""

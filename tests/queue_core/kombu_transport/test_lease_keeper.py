@@ -3,7 +3,7 @@
 import pytest
 
 from queue_core.errors import StoreUnavailableError
-from queue_core.kombu.keeper import RENEWALS_PER_LEASE, GivenBack, LeaseKeeper
+from queue_core.kombu.keeper import RETRY_SECONDS, GivenBack, LeaseKeeper
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, QueueSpec, TaskState
 from queue_core.testing import MemoryQueues
@@ -53,11 +53,16 @@ def test_a_held_lease_does_not_expire(site: Site) -> None:
     assert (site.stats().in_flight, site.stats().expired_total) == (1, 0)
 
 
-def test_the_next_round_is_due_in_time(site: Site) -> None:
-    site.lease()
-    assert site.keeper.do_round() == pytest.approx(LEASE_SECONDS / RENEWALS_PER_LEASE)
-    site.queues.clock.advance(LEASE_SECONDS / RENEWALS_PER_LEASE)
-    assert site.keeper.do_round() == pytest.approx(LEASE_SECONDS / RENEWALS_PER_LEASE)
+@pytest.mark.parametrize(("lease_seconds", "pause_seconds"), [(0.6, 0.2), (LEASE_SECONDS, RETRY_SECONDS)])
+def test_the_next_round_is_due_in_time(site: Site, lease_seconds: float, pause_seconds: float) -> None:
+    site.queue.add(b"x")
+    (lease,) = site.queue.lease(seconds=lease_seconds)
+    site.keeper.hold(lease)
+    assert site.keeper.do_round() == pytest.approx(pause_seconds)
+
+
+def test_nothing_is_due_where_nothing_is_held(site: Site) -> None:
+    assert site.keeper.do_round() is None
 
 
 def test_an_acknowledged_lease_is_deleted_once(site: Site) -> None:
