@@ -32,6 +32,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "renew": WORK,
         "release": WORK,
         "delete": WORK,
+        "mailboxes": WORK,
         "wait": READ,
         "observe": INSPECT,
         "peek": INSPECT,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, lease_reports, schedules, schemas
+from queue_core.server import handlers, lease_reports, mailbox_calls, schedules, schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Response, response
 from queue_core.server.state import ServerState
@@ -154,6 +154,12 @@ ENDPOINTS = (
     _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
+    _post(
+        "/v1/mailboxes",
+        "Messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
+        mailbox_calls.mailboxes,
+        mailbox_calls.MailboxRequest,
+    ),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
+from queue_core.mailboxes import Mailboxes
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
@@ -124,6 +125,7 @@ class ServerState:
         )
         self.authorizer = Authorizer(options)
         self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
+        self.mailboxes = Mailboxes()
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineEndpoint(
@@ -219,6 +221,7 @@ class ServerState:
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
+        self.mailboxes.wake_all()
         self.ring.stop()
         self.clock_watch.stop()
         self._lease_recorder.stop()

@@ -45,6 +45,7 @@ CALLS = [
     ("GET", "/v1/schedules", None, {Role.VIEWER, Role.PRODUCER, Role.WORKER}),
     ("PUT", "/v1/schedules", b'{"schedules":[]}', set()),
     ("POST", "/v1/schedules/add-ticks", b"{}", set()),
+    ("POST", "/v1/mailboxes", b'{"verb":"size","queue":"q"}', {Role.WORKER}),
     ("GET", "/v1/events", None, {Role.VIEWER, Role.WORKER}),
     ("GET", "/metrics", None, {Role.VIEWER, Role.PRODUCER, Role.WORKER}),
 ]

@@ -1,0 +1,152 @@
+"""A broker as this process sees it: the queues of a store or server, its mailboxes, and the leases held there.
+
+One for all connections to it, as a lease outlives the connection that it came by.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from threading import Event, Lock
+
+from queue_core.api import Queue, Queues
+from queue_core.client import HttpQueues
+from queue_core.clock import Clock, SystemClock
+from queue_core.connect import open_queues
+from queue_core.errors import UnknownQueueError
+from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.kombu import celery_state
+from queue_core.kombu.address import BrokerAddress
+from queue_core.kombu.keeper import LeaseKeeper
+from queue_core.kombu.mailbox_access import MailboxAccess, OwnMailboxes, ServedMailboxes
+from queue_core.kombu.options import TransportOptions
+from queue_core.limits import MAX_WORKER_CHARACTERS
+from queue_core.mailboxes import Mailboxes
+from queue_core.process import forking
+from queue_core.task import ANY, QueueSpec
+
+TIMEOUT_SECONDS = 5.0
+"""How long a reply of a server may take: Celery's main loop waits for it."""
+RETRIES = Retries(tries=2, first_pause_seconds=0.05, longest_pause_seconds=0.2, timeouts=1)
+WORKER_VARIABLE = "TOWLINE_WORKER"
+
+
+class KombuBroker:
+    """One broker of this process. Thread-safe, and usable in the children of forks."""
+
+    def __init__(self, address: BrokerAddress, options: TransportOptions, *, clock: Clock | None = None) -> None:
+        self.queues: Queues = open_queues(
+            address.url,
+            token=address.token,
+            durability=options.durability,
+            retries=RETRIES,
+            timeout_seconds=TIMEOUT_SECONDS,
+        )
+        self.clock = clock or SystemClock()
+        self.keeper = LeaseKeeper(self.queues, running=celery_state.running_tags, clock=self.clock)
+        self.is_served = isinstance(self.queues, HttpQueues)
+        self._polling = Event()
+        self._known: set[str] = set()
+        self._mailbox_names: dict[str, set[str]] = {}
+        self._boxes = Mailboxes()
+        self._caller = (
+            HttpCaller(address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
+            if self.is_served
+            else None
+        )
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """Replace the locks of threads that the child of a fork does not have."""
+        self._polling = Event()
+        self._boxes.renew_lock()
+
+    def mailboxes(self, namespace: str) -> MailboxAccess:
+        """Return the mailboxes of a namespace."""
+        if self._caller is not None:
+            return ServedMailboxes(self._caller, namespace)
+        return OwnMailboxes(self._boxes, namespace, clock=self.clock)
+
+    def mailbox_names(self, namespace: str) -> set[str]:
+        """Return the names of queues that this process declared as mailboxes; whoever declares one adds it."""
+        return self._mailbox_names.setdefault(namespace, set())
+
+    def pause(self, seconds: float) -> None:
+        """Do nothing for a while."""
+        self._polling.wait(seconds)
+
+    def is_known(self, name: str) -> bool:
+        """Return whether the store had a queue of this name when it was last asked."""
+        return name in self._known
+
+    def queue(self, name: str) -> Queue:
+        """Return a queue by its name in the store."""
+        return self.queues.queue(name)
+
+    def refresh(self) -> None:
+        """Read the names of the queues. Raises `StoreUnavailableError` when the broker can't be reached."""
+        self._known = {spec.name for spec in self.queues.queues()}
+
+    def has_queue(self, name: str) -> bool:
+        """Return whether the store has a queue of this name."""
+        if name not in self._known:
+            self.refresh()
+        return name in self._known
+
+    def create_queue(self, name: str, *, max_leases: int | None) -> None:
+        """Create a queue unless there is one: its settings are its operator's."""
+        if not self.has_queue(name):
+            self.queues.put_queue(QueueSpec(name, max_leases=max_leases))
+            self._known.add(name)
+
+    def forget(self, name: str) -> None:
+        """Ask the store again whether it has this queue."""
+        self._known.discard(name)
+
+    def close(self) -> None:
+        """Close the connections to the store or server."""
+        self.keeper.stop()
+        self.queues.close()
+        if self._caller is not None:
+            self._caller.close()
+
+    def wait_ready(self, names: Sequence[str], *, wait_seconds: float, polling_seconds: float) -> bool:
+        """Wait until a task of one of these queues may be leased; False when the time is up."""
+        try:
+            if self.is_served:
+                wanted = [(name, ANY) for name in names]
+                return self.queues.wait_ready(wanted, wait_seconds=wait_seconds) is not None
+            ends_at = self.clock.monotonic() + wait_seconds
+            while self.clock.monotonic() < ends_at:
+                if any(self.queue(name).stats().ready for name in names):
+                    return True
+                self._polling.wait(polling_seconds)
+        except UnknownQueueError:
+            self.refresh()
+            self._polling.wait(1.0)
+        return False
+
+
+_brokers: dict[tuple[str, str | None, str], KombuBroker] = {}
+_opening = Lock()
+
+
+def broker_of(address: BrokerAddress, options: TransportOptions) -> KombuBroker:
+    """Return this process's broker at an address; opened once, and open until the process ends."""
+    key = (address.url, address.token, options.durability)
+    with _opening:
+        if key not in _brokers:
+            _brokers[key] = KombuBroker(address, options)
+        return _brokers[key]
+
+
+def close_brokers() -> None:
+    """Close all brokers of this process, whose connections are closed: for tests, and programs that go on without."""
+    with _opening:
+        while _brokers:
+            _brokers.popitem()[1].close()
+
+
+def worker_name(options: TransportOptions) -> str:
+    """Return the name that this process holds leases by: a supervisor's, or one that tells host and process."""
+    name = options.worker or os.environ.get(WORKER_VARIABLE) or f"kombu-{socket.gethostname()}-{os.getpid()}"
+    return name[:MAX_WORKER_CHARACTERS]

@@ -1,0 +1,428 @@
+"""A channel of kombu over leases: publishing adds tasks, consuming leases them, and an acknowledgement deletes them.
+
+Durable queues are the store's. All others (remote control, replies, events, broadcasts) are mailboxes.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from kombu.exceptions import ChannelError
+from kombu.transport import virtual
+from kombu.transport.base import to_rabbitmq_queue_arguments
+from kombu.transport.virtual.base import queue_declare_ok_t
+from kombu.utils.uuid import uuid
+
+from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
+from queue_core.kombu import events
+from queue_core.kombu.envelope import (
+    KombuMessage,
+    MessageExpiry,
+    message_of,
+    posted_of,
+    stamped,
+    task_of,
+    text_of,
+)
+from queue_core.kombu.keeper import Ending
+from queue_core.kombu.names import store_name
+from queue_core.kombu.qos import UNSEEN, LeaseQoS
+from queue_core.limits import check_payload
+from queue_core.mailboxes import Binding, Popped, Posted, matches
+from queue_core.task import Lease
+
+if TYPE_CHECKING:
+    from queue_core.kombu.transport import TowlineTransport
+
+DELIVERY_LIMIT = "x-delivery-limit"
+"""RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
+
+LETTER = "letter."
+"""The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message on its way to its consumer. `at`: when it was published; `leased_at`: 0 for one of a mailbox."""
+
+    queue: str
+    at: int
+    message: KombuMessage
+    leased_at: int = 0
+
+
+class TowlineChannel(virtual.Channel):
+    """One channel of a connection."""
+
+    QoS = LeaseQoS
+    supports_fanout = True
+    do_restore = True
+
+    connection: "TowlineTransport"
+    qos: LeaseQoS
+
+    def __init__(self, connection: "TowlineTransport", **kwargs: Any) -> None:
+        self._transport = connection  # kombu's own is gone after a loss of the connection; late acknowledgements come
+        self._letters: dict[str, Popped] = {}
+        self._no_ack: dict[str, bool] = {}
+        self._auto_delete: set[str] = set()
+        self._turn = 0
+        super().__init__(connection, **kwargs)
+
+    # -- queues and exchanges ---------------------------------------------------------------------------------------
+
+    def prepare_queue_arguments(self, arguments: dict[str, Any] | None, **options: Any) -> dict[str, Any]:
+        """Return the arguments of a queue as RabbitMQ names them."""
+        prepared: dict[str, Any] = to_rabbitmq_queue_arguments(arguments or {}, **options)
+        return prepared
+
+    def queue_declare(
+        self,
+        queue: str | None = None,
+        passive: bool = False,  # noqa: FBT001, FBT002 - kombu's signature
+        durable: bool = True,  # noqa: FBT001, FBT002
+        exclusive: bool = False,  # noqa: FBT001, FBT002
+        auto_delete: bool = False,  # noqa: FBT001, FBT002
+        arguments: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> queue_declare_ok_t:
+        """Create a queue, or with `passive` only look whether there is one."""
+        name = queue or f"amq.gen-{uuid()}"
+        given = arguments or {}
+        if passive:
+            if not self._has_queue(name):
+                space = self.connection.client.virtual_host or "/"
+                raise ChannelError(
+                    f"NOT_FOUND - no queue {name!r} in vhost {space!r}", (50, 10), "Channel.queue_declare", "404"
+                )
+        elif not durable or exclusive or auto_delete or "x-expires" in given:
+            self._transport.mailboxes.declare(
+                name, expires_seconds=_seconds(given.get("x-expires")), ttl_seconds=_seconds(given.get("x-message-ttl"))
+            )
+            self._transport.mailbox_names.add(name)
+            if auto_delete:
+                self._auto_delete.add(name)
+        else:
+            limit = given.get(DELIVERY_LIMIT, self._transport.options.max_leases)
+            self._transport.mailbox_names.discard(name)
+            self._transport.broker.create_queue(self._store_name(name), max_leases=limit)
+            self._transport.ttls[name] = _seconds(given.get("x-message-ttl"))
+        return queue_declare_ok_t(name, self._size(name), 0)
+
+    def exchange_declare(
+        self,
+        exchange: str | None = None,
+        type: str = "direct",  # noqa: A002 - kombu's signature
+        durable: bool = False,  # noqa: FBT001, FBT002
+        auto_delete: bool = False,  # noqa: FBT001, FBT002
+        arguments: dict[str, Any] | None = None,
+        nowait: bool = False,  # noqa: FBT001, FBT002
+        passive: bool = False,  # noqa: FBT001, FBT002
+    ) -> None:
+        """Declare an exchange, for all connections."""
+        is_new = (exchange or f"amq.{type or 'direct'}") not in self.state.exchanges
+        super().exchange_declare(exchange, type, durable, auto_delete, arguments, nowait, passive)
+        if is_new and not passive:
+            self._transport.mailboxes.declare_exchange(exchange or f"amq.{type or 'direct'}", type or "direct")
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Have an exchange deliver to a queue, for all connections."""
+        source = exchange or "amq.direct"
+        if self.state.has_binding(queue, source, routing_key):
+            return
+        if source not in self.state.exchanges:
+            self.exchange_declare(source)
+        self._transport.mailboxes.bind(source, Binding(routing_key, queue, self._is_task_queue(queue)))
+        super().queue_bind(queue, source, routing_key, arguments)
+
+    def _queue_bind(self, *_: Any) -> None:
+        """Do nothing more: `queue_bind` has shared the binding."""
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """End a binding."""
+        source = exchange or "amq.direct"
+        self._transport.mailboxes.unbind(source, Binding(routing_key, queue, self._is_task_queue(queue)))
+        super().queue_unbind(queue, source, routing_key, arguments)
+
+    def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
+        """Return the bindings of an exchange."""
+        found = [(one.routing_key, None, one.queue) for one in self._transport.mailboxes.bindings(exchange)]
+        own = [(key, None, queue) for key, _, queue in self._own_table(exchange)]
+        return list(dict.fromkeys([*found, *own]))
+
+    def queue_delete(
+        self,
+        queue: str,
+        if_unused: bool = False,  # noqa: FBT001, FBT002, ARG002 - kombu's signature
+        if_empty: bool = False,  # noqa: FBT001, FBT002
+        **_: Any,
+    ) -> int:
+        """Delete a queue with its bindings; return the number of its messages."""
+        if if_empty and self._size(queue):
+            return 0
+        count = self._size(queue)
+        for source, key, _arguments in list(self.state.queue_bindings(queue)):
+            virtual.Channel.queue_unbind(self, queue, source, key)
+        self.state.queue_bindings_delete(queue)
+        self._transport.mailboxes.delete(queue)
+        if queue in self._transport.mailbox_names:
+            self._transport.mailbox_names.discard(queue)
+        elif self._transport.broker.has_queue(self._store_name(queue)):
+            self._transport.broker.queues.delete_queue(self._store_name(queue))
+            self._transport.broker.forget(self._store_name(queue))
+        return count
+
+    def _has_queue(self, queue: str, **_: Any) -> bool:
+        name = self._store_name(queue)
+        return self._transport.broker.has_queue(name) or self._transport.mailboxes.size(queue) is not None
+
+    def _size(self, queue: str) -> int:
+        if queue not in self._transport.mailbox_names:
+            try:
+                return self._transport.broker.queue(self._store_name(queue)).stats().ready
+            except UnknownQueueError:
+                pass
+        return self._transport.mailboxes.size(queue) or 0
+
+    def _purge(self, queue: str) -> int:
+        if queue not in self._transport.mailbox_names:
+            try:
+                return self._purge_ready(queue)
+            except UnknownQueueError:
+                pass
+        return self._transport.mailboxes.purge(queue)
+
+    def _purge_ready(self, queue: str) -> int:
+        """Delete the tasks of a queue, those that wait for their eta too."""
+        stats = self._transport.broker.queue(self._store_name(queue)).stats()
+        self._transport.broker.queue(self._store_name(queue)).purge()
+        return stats.ready + stats.delayed
+
+    # -- publishing -------------------------------------------------------------------------------------------------
+
+    def encode_body(self, body: Any, encoding: str | None = None) -> tuple[Any, str | None]:
+        """Leave text as it is: the store keeps text; only bytes are written in base64."""
+        if isinstance(body, str):
+            return body, "utf-8"
+        encoded: tuple[Any, str | None] = super().encode_body(body, encoding)
+        return encoded
+
+    def basic_publish(self, message: KombuMessage, exchange: str, routing_key: str, **_: Any) -> None:
+        """Add a task for each durable queue that the message is for, and put it into the mailboxes that it is for."""
+        self._inplace_augment_message(message, exchange, routing_key)
+        if not exchange:
+            self._put(routing_key, message)
+            return
+        check_payload(text_of(message).encode("utf-8", "surrogatepass"))  # before some of its queues have it
+        queues = self._transport.mailboxes.publish(exchange, routing_key, posted_of(message))
+        kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
+        own = [
+            queue
+            for key, _pattern, queue in self._own_table(exchange)
+            if matches(kind, key, routing_key) and self._is_task_queue(queue)
+        ]
+        self._add(dict.fromkeys([*queues, *own]), message)
+
+    def _own_table(self, exchange: str) -> Sequence[tuple[str, Any, str]]:
+        """Return the bindings that this connection declared: a producer's token may not share them."""
+        table: Sequence[tuple[str, Any, str]] = self.state.exchanges.get(exchange, {}).get("table", ())
+        return table
+
+    def _put(self, queue: str, message: KombuMessage, **_: Any) -> None:
+        if self._is_task_queue(queue):
+            self._add([queue], message)
+        elif not self._transport.mailboxes.put(queue, posted_of(message)):
+            _log.info(events.MESSAGE_DROPPED, queue=queue, reason="no such queue")
+
+    def _add(self, queues: Iterable[str], message: KombuMessage) -> None:
+        broker, options = self._transport.broker, self._transport.options
+        task = task_of(message, now=broker.clock.now(), delays=options.eta == "store")
+        for queue in queues:
+            name = self._store_name(queue)
+            try:
+                broker.queue(name).add(task)
+            except UnknownQueueError:  # deleted since it was declared
+                broker.forget(name)
+                broker.create_queue(name, max_leases=options.max_leases)
+                broker.queue(name).add(task)
+
+    def _is_task_queue(self, queue: str) -> bool:
+        """Return whether a queue is one of the store, not a mailbox."""
+        if queue in self._transport.mailbox_names:
+            return False
+        if self._transport.broker.is_known(self._store_name(queue)):
+            return True
+        return self._transport.mailboxes.size(queue) is None and self._transport.broker.has_queue(
+            self._store_name(queue)
+        )
+
+    def _store_name(self, queue: str) -> str:
+        return store_name(queue, namespace=self._transport.address.namespace)
+
+    # -- consuming --------------------------------------------------------------------------------------------------
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,  # noqa: FBT001 - kombu's signature
+        callback: Callable[[Any], Any],
+        consumer_tag: str,
+        **kwargs: Any,
+    ) -> None:
+        """Deliver a queue's messages to `callback`."""
+        self._no_ack[queue] = bool(no_ack)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._transport.consumers_changed()
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """End what `basic_consume` began."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is None or queue in self._active_queues:
+            return
+        self._no_ack.pop(queue, None)
+        if queue in self._auto_delete:
+            self._auto_delete.discard(queue)
+            self._transport.mailboxes.delete(queue)
+        self._transport.consumers_changed()
+
+    def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        """Return one message, or None."""
+        found = self.lease(queue, 1) if self._is_task_queue(queue) else self._letters_of([queue], 1, no_ack=no_ack)
+        if not found:
+            return None
+        if no_ack and self._is_task_queue(queue):
+            self.end_lease(found[0].message["properties"]["delivery_tag"], None)
+            self.flush_ends()
+        message = self.Message(found[0].message, channel=self)
+        if not no_ack:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    def mailbox_queues(self) -> list[str]:
+        """Return the mailboxes that this channel consumes."""
+        return [queue for queue in self._active_queues if not self._is_task_queue(queue)]
+
+    def task_queues(self) -> list[str]:
+        """Return the task queues that this channel consumes, each time beginning with the next."""
+        queues = [queue for queue in self._active_queues if self._is_task_queue(queue)]
+        self._turn += 1
+        start = self._turn % len(queues) if queues else 0
+        return queues[start:] + queues[:start]
+
+    def letters(self, count: int) -> list[Delivery]:
+        """Take messages out of the mailboxes that this channel consumes; with acknowledgement within its credit."""
+        queues = self.mailbox_queues()
+        free = [queue for queue in queues if self._no_ack.get(queue)]
+        counted = [queue for queue in queues if not self._no_ack.get(queue)]
+        found = self._letters_of(free, count, no_ack=True) if free else []
+        if counted and (credit := min(count, self.qos.credit())) > 0:
+            found += self._letters_of(counted, credit, no_ack=False)
+        return found
+
+    def _letters_of(self, queues: Sequence[str], count: int, *, no_ack: bool) -> list[Delivery]:
+        deliveries: list[Delivery] = []
+        for letter in self._transport.mailboxes.pop(queues, count):
+            tag = f"{LETTER}{uuid()}"
+            if not no_ack:
+                self._letters[tag] = letter
+            message = stamped(self._transport.parsed(letter.text), delivery_tag=tag, deliveries=1)
+            deliveries.append(Delivery(letter.queue, letter.at, message))
+        return deliveries
+
+    def lease(self, queue: str, count: int) -> list[Delivery]:
+        """Delete the tasks that were acknowledged, and lease up to `count` of the next."""
+        transport = self._transport
+        if transport.is_retired:
+            return []
+        name = self._store_name(queue)
+        try:
+            with transport.broker.keeper.deletions(name) as deletions:
+                leases, lost = transport.broker.queue(name).exchange(
+                    deletions, count=count, seconds=transport.options.lease_seconds, worker=transport.worker
+                )
+            transport.broker.keeper.report_lost(lost)
+        except WorkerRetiredError as error:
+            transport.retire(str(error))
+            return []
+        except UnknownQueueError:
+            transport.broker.forget(name)
+            return []
+        for lease in leases:
+            transport.broker.keeper.hold(lease)
+        return [delivery for lease in leases if (delivery := self._delivery(queue, lease)) is not None]
+
+    def _delivery(self, queue: str, lease: Lease) -> Delivery | None:
+        """Return a leased task's message; None, and its lease ended, where its time is over."""
+        transport = self._transport
+        message = message_of(lease, delivery_tag=lease.token)
+        expiry = MessageExpiry(transport.options.expired == "drop", transport.ttls.get(queue))
+        if expiry.is_over(message, added_at=lease.ready_at, now=lease.leased_at):
+            _log.info(events.MESSAGE_EXPIRED, queue=queue, task=lease.name)
+            self.end_lease(lease.token, None)
+            return None
+        return Delivery(queue, lease.added_at, message, lease.leased_at)
+
+    # -- ends of messages -------------------------------------------------------------------------------------------
+
+    def take_letter(self, tag: str) -> Popped | None:
+        """Return the mailbox's message that was delivered under this tag, and forget it; None for a lease."""
+        return self._letters.pop(tag, None)
+
+    def put_back(self, letter: Popped) -> None:
+        """Put a message back into its mailbox."""
+        self._transport.mailboxes.put(letter.queue, Posted(letter.text))
+
+    def end_lease(self, tag: str, ending: Ending) -> None:
+        """End a lease at the next flush. A message of a mailbox has none."""
+        if not tag.startswith(LETTER):
+            self._transport.broker.keeper.end(tag, ending)
+
+    def keep_lease(self, tag: str) -> None:
+        """Go on renewing the lease of a running task, as this channel is gone."""
+        self._transport.broker.keeper.keep(tag)
+
+    def flush_ends(self) -> None:
+        """End the leases that are to end. Raises `StoreUnavailableError`."""
+        self._transport.broker.keeper.flush()
+
+    def kick(self) -> None:
+        """Have the ended leases flushed, and others leased: at the next turn of the event loop, or now without one."""
+        self._transport.kick()
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Give back what could not be delivered."""
+        tag = delivery.message["properties"]["delivery_tag"]
+        letter = self.take_letter(tag)
+        if letter is not None:
+            self.put_back(letter)
+        else:
+            self.end_lease(tag, UNSEEN)
+
+
+def _seconds(milliseconds: Any) -> float | None:
+    """Return an argument in milliseconds as seconds. Raises `InvalidRequestError`."""
+    if milliseconds is None:
+        return None
+    try:
+        seconds = float(milliseconds) / 1000
+    except (TypeError, ValueError):
+        raise InvalidRequestError(f"a queue's argument must be a number of milliseconds: {milliseconds!r}") from None
+    return max(seconds, 0.001)

@@ -1,0 +1,121 @@
+"""A message of kombu as a task: its payload, tag and eta, and back. Pure.
+
+A payload is the message as JSON. Nothing is added to a message's headers: programs compare them.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, TypeAlias
+
+from queue_core.clock import MICROSECONDS, Instant
+from queue_core.limits import MAX_ETA_SECONDS, MAX_TAG_BYTES
+from queue_core.mailboxes import MAX_PRIORITY, Posted
+from queue_core.task import Lease, NewTask
+
+KombuMessage: TypeAlias = dict[str, Any]
+
+_MARGIN_SECONDS: Final = 60.0
+"""An eta is kept this far below the limit, as the store's clock is another."""
+_HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
+"""Stores without priorities ignore them, as brokers do whose queues have no `max_priority`."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageExpiry:
+    """The rule for messages whose time is over: who drops them.
+
+    Args:
+        by_store: a task of Celery that is over is dropped unseen; else its worker gets it, and marks it as revoked.
+        ttl_seconds: the queue's own limit; None: none.
+    """
+
+    by_store: bool = False
+    ttl_seconds: float | None = None
+
+    def is_over(self, message: KombuMessage, *, added_at: Instant, now: Instant) -> bool:
+        """Return whether a message is to be dropped instead of delivered."""
+        lifetimes = [] if self.ttl_seconds is None else [self.ttl_seconds]
+        own = ttl_seconds_of(message)
+        if own is not None and (self.by_store or not is_celery_task(message)):
+            lifetimes.append(own)
+        return bool(lifetimes) and now >= added_at + min(lifetimes) * MICROSECONDS
+
+
+def task_of(message: KombuMessage, *, now: Instant, delays: bool) -> NewTask:
+    """Return the task that carries a message; `delays`: one with an eta becomes leasable then, and not before."""
+    payload = text_of(message).encode("utf-8", "surrogatepass")
+    headers = message.get("headers") or {}
+    name = headers.get("task")
+    tag = name if isinstance(name, str) and 0 < len(name.encode("utf-8", "replace")) <= MAX_TAG_BYTES else None
+    eta = eta_of(headers, now=now) if delays else None
+    members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta}
+    if _HAS_PRIORITY:
+        members["priority"] = priority_of(message)
+    return NewTask(**members)
+
+
+def text_of(message: KombuMessage) -> str:
+    """Return a message as JSON. Raises `TypeError` for a property that JSON can't have."""
+    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+
+
+def posted_of(message: KombuMessage) -> Posted:
+    """Return a message as mailboxes take it."""
+    return Posted(text_of(message), ttl_seconds_of(message), priority_of(message))
+
+
+def message_of(lease: Lease, *, delivery_tag: str) -> KombuMessage:
+    """Return the message that a leased task carries, stamped with this delivery's tag and count."""
+    message: KombuMessage = json.loads(lease.payload.decode("utf-8", "surrogatepass"))
+    return stamped(message, delivery_tag=delivery_tag, deliveries=lease.lease_number)
+
+
+def stamped(message: KombuMessage, *, delivery_tag: str, deliveries: int) -> KombuMessage:
+    """Return the message with this delivery's tag and count."""
+    properties = message.setdefault("properties", {})
+    properties["delivery_tag"] = delivery_tag
+    properties["delivery_info"] = {
+        **(properties.get("delivery_info") or {}),
+        "redelivered": deliveries > 1,
+        "delivery_count": deliveries,
+    }
+    return message
+
+
+def is_celery_task(message: KombuMessage) -> bool:
+    """Return whether a message is a call of a Celery task."""
+    return "task" in (message.get("headers") or {})
+
+
+def priority_of(message: KombuMessage) -> int:
+    """Return the priority of a message, 0 to 9; the higher first."""
+    try:
+        return max(0, min(MAX_PRIORITY, int(message["properties"]["priority"])))
+    except (KeyError, TypeError, ValueError):
+        return 0
+
+
+def ttl_seconds_of(message: KombuMessage) -> float | None:
+    """Return how long a message may wait: AMQP's `expiration`, milliseconds as text."""
+    try:
+        return max(0.0, float(message["properties"]["expiration"]) / 1000)
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
+    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do."""
+    text = headers.get("eta")
+    if not isinstance(text, str) or "task" not in headers:
+        return None
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if when.tzinfo is None:
+        when = when.replace(tzinfo=UTC)
+    eta = Instant(round(when.timestamp() * MICROSECONDS))
+    latest = Instant(now + round((MAX_ETA_SECONDS - _MARGIN_SECONDS) * MICROSECONDS))
+    return min(eta, latest) if eta > now else None

@@ -1,0 +1,82 @@
+"""The messages that a channel delivered and that nobody acknowledged yet: its prefetch count, and how they end."""
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from kombu.transport import virtual
+
+from queue_core.errors import StoreUnavailableError
+from queue_core.kombu import celery_state
+from queue_core.kombu.keeper import GivenBack
+
+if TYPE_CHECKING:
+    from queue_core.kombu.channel import TowlineChannel
+
+UNSEEN = GivenBack(charge="uncounted", delay_seconds=0)
+"""For a message that was delivered, but that nothing was done with."""
+CUT_SHORT = GivenBack(delay_seconds=0, error="its worker was stopped while the task ran")
+REQUEUED = "given back by its worker: it was rejected, or the process that ran it died"
+REJECTED = GivenBack(dead_reason="rejected by its worker")
+CREDIT = 100
+"""Messages leased at a time where a channel has no prefetch count."""
+
+
+class LeaseQoS(virtual.QoS):
+    """Acknowledgements end leases; a prefetched message that goes back is not counted as delivered."""
+
+    channel: "TowlineChannel"
+
+    def credit(self) -> int:
+        """Return how many messages the channel takes at present."""
+        estimate = self.can_consume_max_estimate()
+        return CREDIT if estimate is None else int(estimate)
+
+    def ack(self, delivery_tag: str) -> None:
+        """Delete the message's task. A lost lease is logged; the slot is free in any case."""
+        try:
+            if self.channel.take_letter(delivery_tag) is None:
+                self.channel.end_lease(delivery_tag, None)
+        finally:
+            super().ack(delivery_tag)
+            self.channel.kick()
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
+        """Give the message's task back, or make it dead."""
+        message = self._delivered.get(delivery_tag)
+        try:
+            letter = self.channel.take_letter(delivery_tag)
+            if letter is not None:
+                if requeue:
+                    self.channel.put_back(letter)
+            elif requeue:
+                # The first time at once, as brokers do; a task that comes back again waits its queue's back-off.
+                is_again = bool(message is not None and (message.delivery_info or {}).get("redelivered"))
+                delay_seconds = None if is_again else 0.0
+                self.channel.end_lease(delivery_tag, GivenBack(delay_seconds=delay_seconds, error=REQUEUED))
+            else:
+                self.channel.end_lease(delivery_tag, REJECTED)
+        finally:
+            super().ack(delivery_tag)
+            self.channel.kick()
+
+    def restore_unacked(self) -> list[Any]:
+        """Give back what was not acknowledged, except for running tasks of a worker that goes on without its broker."""
+        self._flush()
+        is_stopping = celery_state.is_stopping()
+        running = celery_state.running_tags()
+        while self._delivered:
+            try:
+                tag, _ = self._delivered.popitem()
+            except KeyError:  # another thread took the last
+                break
+            letter = self.channel.take_letter(tag)
+            if letter is not None:
+                with suppress(StoreUnavailableError):
+                    self.channel.put_back(letter)
+            elif tag in running and not is_stopping:
+                self.channel.keep_lease(tag)
+            else:
+                self.channel.end_lease(tag, CUT_SHORT if tag in running else UNSEEN)
+        with suppress(StoreUnavailableError):  # the keeper tries again
+            self.channel.flush_ends()
+        return []

@@ -1,0 +1,228 @@
+"""Programs that use kombu find what they know of other brokers, on a store in this process and on a server."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kombu
+import pytest
+from kombu.exceptions import ChannelError
+
+from queue_core.clock import MICROSECONDS, SystemClock
+from queue_core.errors import TaskTooLargeError
+from queue_core.kombu.address import address_of
+from queue_core.kombu.broker import broker_of
+from queue_core.kombu.names import store_name
+from queue_core.kombu.options import options_of
+from queue_core.task import TaskState
+from tests.queue_core.kombu_transport.conftest import Connect
+
+
+class Inbox:
+    """A consumer's messages."""
+
+    def __init__(self, connection: kombu.Connection, *queues: kombu.Queue, prefetch: int = 0) -> None:
+        self.connection = connection
+        self.messages: list[kombu.Message] = []
+        channel = connection.channel()
+        self.consumer = kombu.Consumer(channel, list(queues), callbacks=[self._take], accept=["json", "pickle"])
+        self.consumer.qos(prefetch_count=prefetch)
+        self.consumer.consume()
+
+    def _take(self, _body: object, message: kombu.Message) -> None:
+        self.messages.append(message)
+
+    def drain(self) -> list[Any]:
+        """Return the bodies that there are now, and acknowledge nothing."""
+        before = len(self.messages)
+        while True:
+            try:
+                self.connection.drain_events(timeout=0)
+            except TimeoutError:
+                return [message.payload for message in self.messages[before:]]
+
+
+def publish(connection: kombu.Connection, queue: kombu.Queue, *bodies: object, **members: Any) -> None:
+    members.setdefault("serializer", "json")
+    with connection.Producer() as producer:
+        for body in bodies:
+            producer.publish(
+                body, exchange=queue.exchange, routing_key=queue.routing_key, declare=[queue], retry=False, **members
+            )
+
+
+def stored(connection: kombu.Connection, queue: str) -> Any:
+    """Return the queue in the store."""
+    broker = broker_of(address_of(connection), options_of(connection.transport_options))
+    return broker.queue(store_name(queue, namespace=address_of(connection).namespace))
+
+
+def jobs(name: str = "my_jobs", **options: Any) -> kombu.Queue:
+    return kombu.Queue(name, kombu.Exchange(f"{name}.exchange"), routing_key=name, **options)
+
+
+def eta_in(days: float) -> str:
+    """Return an eta as Celery writes it."""
+    return (datetime.fromtimestamp(SystemClock().now() / MICROSECONDS, UTC) + timedelta(days=days)).isoformat()
+
+
+def test_a_message_comes_unchanged_and_is_gone_when_acknowledged(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), {"n": 1}, headers={"k1": "v1"})
+    publish(connection, jobs(), b"\x00\xff", serializer="pickle")
+    inbox = Inbox(connection, jobs())
+    assert inbox.drain() == [{"n": 1}, b"\x00\xff"]
+    assert inbox.messages[0].headers == {"k1": "v1"}
+    assert inbox.messages[0].delivery_info["redelivered"] is False
+    for message in inbox.messages:
+        message.ack()
+    stats = stored(connection, "my_jobs").stats()
+    assert (stats.ready, stats.in_flight, stats.deleted_total) == (0, 0, 2)
+
+
+def test_a_prefetch_count_bounds_what_is_leased(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), 1, 2, 3)
+    inbox = Inbox(connection, jobs(), prefetch=1)
+    assert inbox.drain() == [1]
+    assert stored(connection, "my_jobs").stats().in_flight == 1
+    inbox.messages[0].ack()
+    assert inbox.drain() == [2]
+
+
+def test_a_rejected_message_comes_again_counted_and_is_dead_at_its_limit_with_its_reason(connect: Connect) -> None:
+    connection = connect(max_leases=2)
+    publish(connection, jobs(), "poison")
+    publish(connection, jobs("neighbours"), "sound")
+    inbox = Inbox(connection, jobs(), jobs("neighbours"))
+    assert sorted(inbox.drain()) == ["poison", "sound"]
+    poison, sound = sorted(inbox.messages, key=lambda message: message.payload)
+    poison.requeue()
+    sound.ack()
+    assert inbox.drain() == ["poison"]
+    again = inbox.messages[-1]
+    assert (again.delivery_info["redelivered"], again.delivery_info["delivery_count"]) == (True, 2)
+    again.requeue()
+    assert inbox.drain() == []
+    (dead,) = stored(connection, "my_jobs").peek().tasks
+    assert dead.state == TaskState.DEAD
+    assert "the process that ran it died" in dead.reason
+    assert stored(connection, "neighbours").stats().dead == 0
+
+
+def test_a_message_that_is_rejected_for_good_is_kept_as_dead(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), "odd")
+    inbox = Inbox(connection, jobs())
+    inbox.drain()
+    inbox.messages[0].reject()
+    (dead,) = stored(connection, "my_jobs").peek().tasks
+    assert (dead.state, dead.reason) == (TaskState.DEAD, "rejected by its worker")
+
+
+def test_what_was_only_prefetched_comes_again_as_if_never_delivered(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), "waiting")
+    first = Inbox(connection, jobs())
+    first.drain()
+    connection.close()
+    second = Inbox(connect(), jobs())
+    assert second.drain() == ["waiting"]
+    assert second.messages[0].delivery_info["delivery_count"] == 1
+
+
+def test_exchanges_deliver_to_task_queues_and_mailboxes_bound_by_other_connections(connect: Connect) -> None:
+    topic = kombu.Exchange("news", "topic")
+    durable = kombu.Queue("archive", topic, routing_key="news.#")
+    passing = kombu.Queue("screen", topic, routing_key="news.*", durable=False, auto_delete=True)
+    inbox = Inbox(connect(), durable, passing)
+    with connect().Producer() as producer:
+        producer.publish("one", exchange="news", routing_key="news.sport", retry=False, serializer="json")
+        producer.publish("two", exchange="news", routing_key="news.sport.tennis", retry=False, serializer="json")
+    assert sorted(inbox.drain()) == ["one", "one", "two"]
+
+
+def test_a_fanout_reaches_everybody_and_leaves_nothing_in_the_store(connect: Connect) -> None:
+    everybody = kombu.Exchange("everybody", "fanout", durable=False)
+    queues = [kombu.Queue(name, everybody, durable=False, auto_delete=True) for name in ("one", "two")]
+    inboxes = [Inbox(connect(), queue) for queue in queues]
+    connection = connect()
+    with connection.Producer() as producer:
+        producer.publish("hello", exchange=everybody, retry=False, serializer="json")
+    assert [inbox.drain() for inbox in inboxes] == [["hello"], ["hello"]]
+    broker = broker_of(address_of(connection), options_of({}))
+    assert not {"one", "two"} & {spec.name for spec in broker.queues.queues()}
+
+
+def test_a_mailbox_goes_with_its_last_consumer(connect: Connect) -> None:
+    queue = kombu.Queue("passing", kombu.Exchange("x"), routing_key="k", durable=False, auto_delete=True)
+    inbox = Inbox(connect(), queue)
+    inbox.consumer.cancel()
+    with pytest.raises(ChannelError, match="no queue 'passing'"):
+        queue(connect().channel()).queue_declare(passive=True)
+
+
+def test_a_passive_declaration_creates_nothing(connect: Connect) -> None:
+    connection = connect()
+    for _ in range(2):
+        with pytest.raises(ChannelError, match="NOT_FOUND - no queue 'nowhere'"):
+            kombu.Queue("nowhere")(connection.channel()).queue_declare(passive=True)
+
+
+def test_a_passive_declaration_counts_ready_messages(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), 1, 2)
+    found = jobs()(connection.channel()).queue_declare(passive=True)
+    assert (found.message_count, found.consumer_count) == (2, 0)
+
+
+def test_purging_spares_what_is_leased_and_deleting_takes_the_queue(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), 1, 2, 3)
+    bound = jobs()(connection.channel())
+    assert bound.purge() == 3
+    bound.delete()
+    with pytest.raises(ChannelError):
+        bound.queue_declare(passive=True)
+
+
+def test_a_message_whose_time_is_over_is_dropped(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), "late", expiration=0.0)
+    publish(connection, jobs(), "sound")
+    assert Inbox(connection, jobs()).drain() == ["sound"]
+
+
+def test_a_task_with_an_eta_waits_in_the_store_and_not_in_a_worker(connect: Connect) -> None:
+    connection = connect()
+    for days in (0.1, 300):
+        eta = eta_in(days)
+        publish(connection, jobs(), [[], {}, {}], headers={"task": "shop.resize", "id": str(days), "eta": eta})
+    assert Inbox(connection, jobs()).drain() == []
+    queue = stored(connection, "my_jobs")
+    assert (queue.stats().delayed, queue.stats().in_flight) == (2, 0)
+    assert [task.tag for task in queue.peek().tasks] == ["shop.resize", "shop.resize"]
+
+
+def test_the_option_eta_worker_leaves_it_to_the_worker(connect: Connect) -> None:
+    connection = connect(eta="worker")
+    eta = eta_in(0.1)
+    publish(connection, jobs(), "now", headers={"task": "shop.resize", "eta": eta})
+    assert Inbox(connection, jobs()).drain() == ["now"]
+
+
+def test_namespaces_are_apart(connect: Connect) -> None:
+    publish(connect(namespace="a"), jobs(), "of a")
+    assert Inbox(connect(namespace="b"), jobs()).drain() == []
+    assert Inbox(connect(namespace="a"), jobs()).drain() == ["of a"]
+
+
+def test_a_message_that_is_too_large_is_refused_with_the_limit(connect: Connect) -> None:
+    with pytest.raises(TaskTooLargeError, match="1 MiB"):
+        publish(connect(), jobs(), "x" * (1 << 20))
+
+
+def test_a_delivery_limit_of_a_queue_is_its_max_leases(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(queue_arguments={"x-delivery-limit": 7}), 1)
+    broker = broker_of(address_of(connection), options_of({}))
+    assert {spec.name: spec.max_leases for spec in broker.queues.queues()}[store_name("my_jobs")] == 7
