@@ -169,23 +169,30 @@ CREATE FUNCTION swap_urgent(q towline.queues, now int8, of_tag text) RETURNS int
 DECLARE
     first int2;
     last int2;
+    is_locked bool := false;
     total int8 := 0;
 BEGIN
     LOOP
-        first := (
-            SELECT t.state FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0
-            ORDER BY t.state + 0 LIMIT 1
-        );
+        SELECT t.state INTO first FROM towline.tasks AS t
+        WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0
+        ORDER BY t.state + 0, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
+        is_locked := NOT FOUND;
         last := (
             SELECT t.state FROM towline.tasks AS t
             WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 > 3
             ORDER BY t.state + 0 DESC LIMIT 1
         ) - 13;
-        EXIT WHEN first IS NULL OR last IS NULL OR last <= first OR towline.hold_again(q.id, of_tag, 1) = 0;
-        EXIT WHEN towline.admit(q, now, of_tag, 1) = 0;
+        EXIT WHEN last IS NULL OR last <= first;
+        is_locked := is_locked OR towline.hold_again(q.id, of_tag, 1) = 0;
+        EXIT WHEN is_locked;
+        PERFORM towline.admit(q, now, of_tag, 1);
         total := total + 1;
     END LOOP;
+    IF is_locked AND EXISTS (
+        SELECT FROM towline.tasks AS t WHERE t.queue = q.id AND t.tag = of_tag AND t.state + 0 < 0
+    ) THEN
+        INSERT INTO towline.lane_notes (queue, tag) VALUES (q.id, of_tag);  -- the next holder tries again
+    END IF;
     RETURN total;
 END $$;
 
@@ -215,6 +222,7 @@ DECLARE
     full_again_at int8;
     old_opens_at int8;
     opens int8;
+    wanted int8;
     surplus CONSTANT int8 := greatest(0, sums.admitted - places);
     back int8 := 0;
 BEGIN
@@ -231,7 +239,12 @@ BEGIN
         ready := ready - back;
     END IF;
     IF held > 0 AND room > ready THEN
-        came := towline.admit(q, now, of_tag, least(held, room - ready));
+        wanted := least(held, room - ready);
+        came := towline.admit(q, now, of_tag, wanted);
+        IF came < wanted THEN
+            -- Others have locked some, and may let them go without a change of their own: the next holder tries again.
+            INSERT INTO towline.lane_notes (queue, tag) VALUES (q.id, of_tag);
+        END IF;
         held := held - came;
         ready := ready + came;
     END IF;
