@@ -16,10 +16,9 @@ from queue_core.clock import Clock, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
 from queue_core.outbox import Outbox
-from queue_core.quota import StorageGuard
 from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit_of_work import StorageGuard, UnitOfWork
 
 RETRY_PAUSES_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Pauses before each retry of a remote store, each drawn from its upper half. After these the caller must retry."""

@@ -14,18 +14,24 @@ from queue_core import events, limits
 from queue_core.admission import Rate
 from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
-from queue_core.clock import Instant
+from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
 from queue_core.config.units import format_rate
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
-from queue_core.quota import StorageGuard
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
 from queue_core.stores import idempotency
 from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
-from queue_core.validation import check_choice, check_filter, check_new_tasks, check_queue_spec, check_storage_limit
+from queue_core.validation import (
+    check_choice,
+    check_filter,
+    check_new_tasks,
+    check_queue_spec,
+    check_storage,
+    check_storage_limit,
+)
 from queue_core.verbs import (
     Added,
     Busy,
@@ -53,6 +59,37 @@ MAX_UPCOMING_PER_OBSERVATION = 1000
 
 
 T = TypeVar("T")
+
+UNLIMITED_SECONDS = 1.0
+"""How long a store is assumed to have no limit after it had none. Longer: fewer reads, and a new limit acts later."""
+
+
+class StorageGuard:
+    """Checks adds against the limit, and caches for a second that there is none. Thread-safe."""
+
+    def __init__(self, check_room: Callable[[], None]) -> None:
+        """Args:
+        check_room: see `Store.check_room`.
+        """
+        self._check_room = check_room
+        self._unlimited_at: Instant | None = None
+
+    def check(self, transaction: Transaction, tasks: Sequence[NewTask], *, now: Instant) -> None:
+        """Raise `StorageLimitError` where these tasks would pass the limit, `StoreFullError` while the disk is full."""
+        self._check_room()
+        known_at = self._unlimited_at
+        if known_at is not None and 0 <= now - known_at < UNLIMITED_SECONDS * MICROSECONDS:
+            return
+        storage = transaction.storage()
+        if storage.limit_bytes is None:
+            self._unlimited_at = now
+        else:
+            self._unlimited_at = None
+            check_storage(tasks, used_bytes=storage.used_bytes, limit_bytes=storage.limit_bytes)
+
+    def forget(self) -> None:
+        """Read the limit again with the next add, as it has changed."""
+        self._unlimited_at = None
 
 
 class UnitOfWork(Outbox):

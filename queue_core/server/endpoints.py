@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, lease_reports, mailbox_calls, schedules, schemas
+from queue_core.server import handlers, mailbox_calls, schedules, schemas
 from queue_core.server.handlers import EndpointCall
+from queue_core.server.leases import reports
 from queue_core.server.schemas import Response, response
 from queue_core.server.state import ServerState
 
@@ -91,9 +92,9 @@ ENDPOINTS = (
     _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
     _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
     _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
-    _fast("renew", "Renew leases.", lease_reports.RenewRequest, schemas.RenewedLeases),
+    _fast("renew", "Renew leases.", reports.RenewRequest, schemas.RenewedLeases),
     _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
-    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, lease_reports.ReleaseRequest),
+    _post(f"{_QUEUE}/release", "Release leases.", handlers.release, reports.ReleaseRequest),
     _post(
         f"{_QUEUE}/delete-by-name",
         "Delete tasks by name, leased or not.",
@@ -105,7 +106,7 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
     _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
-    _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, lease_reports.HistoryRequest),
+    _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
     _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
     _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
     _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
@@ -126,7 +127,7 @@ ENDPOINTS = (
         f"{_WORKER}/release",
         "Release all leases of a dead worker.",
         handlers.release_worker,
-        lease_reports.ReleaseWorkerRequest,
+        reports.ReleaseWorkerRequest,
     ),
     _regular(
         "GET",

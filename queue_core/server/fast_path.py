@@ -17,9 +17,10 @@ from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import value
 from queue_core.limits import check_wait_seconds
 from queue_core.local import lease_lost
-from queue_core.server import events, lease_reports, schemas
+from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.group_commit import Committer
+from queue_core.server.leases import reports
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
@@ -230,7 +231,7 @@ class FastVerbs:
         return call
 
     def _renew(self, request: FastRequest) -> None:
-        renewals = parse_body(lease_reports.RenewRequest, request.body).values()
+        renewals = parse_body(reports.RenewRequest, request.body).values()
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):

@@ -9,9 +9,10 @@ from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
-from queue_core.server import lease_reports, schemas
+from queue_core.server import schemas
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
+from queue_core.server.leases import reports
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
@@ -71,7 +72,7 @@ class EndpointCall:
 
 
 async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
-    params = call.read(lease_reports.ReleaseRequest)
+    params = call.read(reports.ReleaseRequest)
     releases = params.values()
 
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
@@ -187,8 +188,8 @@ async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
     return schemas.page_out(page)
 
 
-async def history(core: ServerState, call: EndpointCall) -> lease_reports.LeaseHistory:
-    params = call.read(lease_reports.HistoryRequest)
+async def history(core: ServerState, call: EndpointCall) -> reports.LeaseHistory:
+    params = call.read(reports.HistoryRequest)
     found = await core.read(
         lambda work: work.history(call.queue, names=params.names, before=params.before, limit=params.limit)
     )
@@ -247,7 +248,7 @@ async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retire
 
 async def release_worker(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     worker = call.path["worker"]
-    failure = call.read(lease_reports.ReleaseWorkerRequest).value()
+    failure = call.read(reports.ReleaseWorkerRequest).value()
     limits.check_worker(worker)
     finished = await core.committer.run(lambda work: work.release_worker(worker, failure=failure))
     core.waiting.retry_worker(worker)

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from queue_core.clock import ManualClock
-from queue_core.server import lease_reports, schemas
+from queue_core.server import schemas
+from queue_core.server.leases import reports
 from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
@@ -142,9 +143,9 @@ def test_a_header_of_the_wrong_type_is_not_shown(server: RunningServer) -> None:
     [
         (schemas.AddRequest, {"tasks": [{"text": "x", "headers": {"a": "1", "b": "2"}}, {"headers": {}}, {}]}),
         (schemas.DeleteRequest, {"deletions": [{"token": "1.1", "then": [{"headers": {"a": "1"}}]}]}),
-        (lease_reports.RenewRequest, {"tokens": ["1.1"], "seconds": 5}),
+        (reports.RenewRequest, {"tokens": ["1.1"], "seconds": 5}),
         (
-            lease_reports.RenewRequest,
+            reports.RenewRequest,
             {
                 "renewals": [
                     {"token": "1.1", "progress": {"fraction": 1, "text": "x"}},
@@ -153,12 +154,12 @@ def test_a_header_of_the_wrong_type_is_not_shown(server: RunningServer) -> None:
             },
         ),
         (
-            lease_reports.ReleaseRequest,
+            reports.ReleaseRequest,
             {"tokens": [], "error": {"outcome": "raised", "message": "a: b", "place": "t:1"}},
         ),
-        (lease_reports.ReleaseRequest, {"tokens": [], "error": "a: b"}),
-        (lease_reports.ReleaseWorkerRequest, {"failure": {"error": "SIGKILL", "host": "::1"}}),
-        (lease_reports.HistoryRequest, {"names": None, "before": None, "limit": 1}),
+        (reports.ReleaseRequest, {"tokens": [], "error": "a: b"}),
+        (reports.ReleaseWorkerRequest, {"failure": {"error": "SIGKILL", "host": "::1"}}),
+        (reports.HistoryRequest, {"names": None, "before": None, "limit": 1}),
     ],
 )
 def test_keys_are_counted_exactly_so_that_no_body_is_parsed_twice(

@@ -459,8 +459,7 @@ class ShardedTransaction:
         return self._plain.admitted()
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        etas = [self._plain.next_eta(name, now=now) for name in self._names(queue)]
-        return min((eta for eta in etas if eta is not None), default=None)
+        return min(filter(None, (self._plain.next_eta(name, now=now) for name in self._names(queue))), default=None)
 
     # -- lists ----------------------------------------------------------------------------------------------------
 
