@@ -16,10 +16,10 @@ from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.config.units import format_rate
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
+from queue_core.process.wording import format_rate
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
 from queue_core.stores import idempotency

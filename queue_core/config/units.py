@@ -6,6 +6,8 @@ from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from queue_core.process.wording import format_rate
+
 _SECONDS_PER: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 _BYTES_PER: Final = {
     "B": 1,
@@ -90,15 +92,6 @@ def parse_rate(value: object) -> float:
     if match is None:
         raise ValueError(f"{value}: {_WRITE_A_RATE}")
     return float(match[1]) / _SECONDS_PER[match[2].removesuffix("in")]
-
-
-def format_rate(per_second: float) -> str:
-    """Return the shortest way to write so many times a second: 10 is "10/s", 0.1 is "6/min"."""
-    for unit in ("s", "m", "h", "d"):
-        number = per_second * _SECONDS_PER[unit]
-        if abs(number - round(number)) < 1e-9 * number and number >= 1:
-            return f"{round(number)}/{'min' if unit == 'm' else unit}"
-    return f"{per_second:.10g}/s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -105,3 +105,12 @@ def describe_held(*, leasable: int, held: int, by: str) -> str:
     if not leasable:
         return f"{held:,} ready, all {held_by}: none can be leased"
     return f"{leasable + held:,} ready, {held:,} of them {held_by}: {leasable:,} can be leased"
+
+
+def format_rate(per_second: float) -> str:
+    """Return the shortest way to write so many times a second: 10 is "10/s", 0.1 is "6/min"."""
+    for unit, seconds in (("s", 1.0), ("min", 60.0), ("h", 3_600.0), ("d", 86_400.0)):
+        number = per_second * seconds
+        if abs(number - round(number)) < 1e-9 * number and number >= 1:
+            return f"{round(number)}/{unit}"
+    return f"{per_second:.10g}/s"

@@ -104,8 +104,7 @@ def test_a_raise_that_the_engines_death_cut_off_took_no_effect_and_is_made_again
             ((queue_id, generation),) = raising.execute(
                 "SELECT id, towline.propose_floors(id, %s, 300) FROM towline.queues", (FAR,)
             ).fetchall()
-            raising.execute("SET synchronous_commit = on")
-            raising.execute("SELECT pg_current_xact_id()")  # what was committed before is on the disk
+            raising.execute("CHECKPOINT")  # what was committed before is on the disk
         raising = psycopg.connect(engine.url)
         raising.execute("SELECT towline.raise_floors(%s, %s, '{}', 0, 1e9)", (queue_id, generation))
         adding = psycopg.connect(engine.url)
