@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
-from queue_core.admission import Rate
 from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
@@ -19,7 +18,7 @@ from queue_core.clock import after as after_seconds
 from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
-from queue_core.process.wording import format_rate
+from queue_core.process.wording import shown_limits
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
 from queue_core.stores import idempotency
@@ -532,15 +531,10 @@ def limits_that_hold(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
     """Return the settings of a queue that keep tasks from being leased now, as they are written."""
     found: list[str] = []
     if stats.leasable < stats.ready:
-        found += _limits_of("", spec.max_in_flight, spec.rate)
+        found += shown_limits("", spec.max_in_flight, spec.rate)
     if stats.held:
-        found += _limits_of("per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
+        found += shown_limits("per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
     return tuple(found)
-
-
-def _limits_of(before: str, max_in_flight: int | None, rate: Rate | None) -> list[str]:
-    found = [] if max_in_flight is None else [f"{before}max_in_flight: {max_in_flight:,}"]
-    return found if rate is None else [*found, f"{before}rate: {format_rate(rate.per_second)}"]
 
 
 def _lease_request(

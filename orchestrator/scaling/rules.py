@@ -53,9 +53,8 @@ def _deadline(context: DecisionContext) -> Need:
     grown = context.facts.now - sample.at
     if grown > 0.0:
         waiting = [Waiting(w.position, w.age_seconds + grown) for w in waiting]
-    if (
-        sample.held and sample.ready
-    ):  # they wait behind ready ones too; the guard `rate_limited` bounds what is asked for them
+    if sample.held and sample.ready:
+        # They wait behind ready ones too; the guard `rate_limited` bounds what is asked for them.
         waiting = [*waiting, Waiting(sample.ready + sample.held, 0.0)]
     return workers_needed(waiting, capacity=context.capacity, pace=context.pace)
 

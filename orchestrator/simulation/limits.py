@@ -11,6 +11,7 @@ from typing import Final
 
 from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits, lane_change, lane_opens_at, queue_room
 from queue_core.clock import MICROSECONDS, NEVER, Instant
+from queue_core.process.wording import shown_limits
 
 _EPOCH = 1 << 50
 """The instant at which simulated time begins: buckets are full before it."""
@@ -56,14 +57,14 @@ class SimulatedLimits:
         self._leased = 0
         self._full_at = NEVER
 
-    def enter(self, task: int, now: float) -> bool:
-        """Return whether a task that becomes leasable is ready; otherwise its lane keeps it."""
+    def enter(self, task: int, now: float) -> list[int]:
+        """Take a task that becomes leasable; return the tasks that are ready now, this one or older ones of its tag."""
         lane = self._lane(task)
         if lane is None:
-            return True
+            return [task]
         lane.held.append(task)
         self.held += 1
-        return bool(self._admit(lane, _instant(now)))
+        return self._admit(lane, _instant(now))
 
     def lease(self, task: int, now: float) -> None:
         """Count a ready task as leased, and take its tokens."""
@@ -81,17 +82,22 @@ class SimulatedLimits:
             lane.full_at = rate.full_again_at(lane.full_at, taken=1, now=at)
             self._plan(lane)
 
-    def end(self, task: int, now: float) -> list[int]:
-        """Count a lease as ended; return the held tasks that are ready now."""
+    def end(self, task: int, now: float, *, gives_back: bool = False) -> list[int]:
+        """Count a lease as ended; return the tasks that are ready now. A task that it gives back is its tag's first."""
         self._leased -= 1
         lane = self._lane(task)
         if lane is None:
-            return []
+            return [task] if gives_back else []
         lane.leased -= 1
+        if gives_back:
+            lane.held.appendleft(task)
+            self.held += 1
         return self._admit(lane, _instant(now))
 
     def open(self, now: float) -> list[int]:
         """Return the held tasks that time alone has made ready."""
+        if self._limits.per_tag.rate is None:
+            return []
         at = _instant(now)
         due = [lane for lane in self._lanes.values() if lane.opens_at is not None and lane.opens_at <= at]
         return [task for lane in due for task in self._admit(lane, at)]
@@ -105,21 +111,27 @@ class SimulatedLimits:
 
     def opens_at(self, now: float, *, ready: int) -> float:
         """Return when time alone next lets a task be leased; infinity: never. `ready` counts the ready tasks."""
-        opens = [lane.opens_at for lane in self._lanes.values() if lane.opens_at is not None]
-        rate = self._limits.rate
+        rate, opens = self._limits.rate, []
+        if self._limits.per_tag.rate is not None:
+            opens = [lane.opens_at for lane in self._lanes.values() if lane.opens_at is not None]
         if rate is not None and ready and not rate.tokens(self._full_at, now=_instant(now)):
             opens.append(rate.reached_at(1, self._full_at))
         return min(((at - _EPOCH) / MICROSECONDS for at in opens), default=math.inf)
 
     @property
-    def describe(self) -> tuple[str, bool]:
-        """The settings of tags and queue that hold tasks back, and whether one is a rate."""
+    def by(self) -> str:
+        """The settings that hold tasks back, as they are written."""
         limits = self._limits
-        found = [("max_in_flight", limits.max_in_flight), ("per_tag.max_in_flight", limits.per_tag.max_in_flight)]
-        rates = [("rate", limits.rate), ("per_tag.rate", limits.per_tag.rate)]
-        named = [f"{name}: {number:,}" for name, number in found if number is not None]
-        named += [f"{name}: {rate.per_second:g}/s" for name, rate in rates if rate is not None]
-        return ", ".join(named), any(rate is not None for _, rate in rates)
+        found = [
+            *shown_limits("", limits.max_in_flight, limits.rate),
+            *shown_limits("per_tag.", limits.per_tag.max_in_flight, limits.per_tag.rate),
+        ]
+        return ", ".join(found)
+
+    @property
+    def have_rate(self) -> bool:
+        """True where time alone lets more tasks be leased."""
+        return self._limits.rate is not None or self._limits.per_tag.rate is not None
 
     def _lane(self, task: int) -> _Lane | None:
         tag = None if self._tags is None else self._tags[task]

@@ -177,8 +177,9 @@ class SimulatedPool:
                 self.now, task = arrives_at, self._next
                 self._next = task + 1
                 self._arrives_at = arrives_at = ready_at[task + 1]
-                if limits is not None and not limits.enter(task, self.now):
-                    self._plan_opening()
+                if limits is not None:
+                    self._recent.arrivals -= 1  # it counts when its lane admits it
+                    self._enter(task)
                 else:
                     ready.append(task)
                     if free or len(ready) == 1:  # else it waits behind other tasks
@@ -207,13 +208,10 @@ class SimulatedPool:
             self._overdue(key)  # type: ignore[arg-type]
 
     def _come_back(self, task: int) -> None:
-        if self.limits is not None and not self.limits.enter(task, self.now):
-            self._plan_opening()
-            return
-        self._ready_again[task] = self.now
-        self._recent.arrivals += 1
-        self.ready.append(task)
-        self._arrived()
+        if self.limits is None:
+            self._admit([task])
+        else:
+            self._enter(task)
 
     # -- limits ---------------------------------------------------------------------------------------------------
 
@@ -229,7 +227,13 @@ class SimulatedPool:
         self.serve()
         self._plan_opening()
 
+    def _enter(self, task: int) -> None:
+        assert self.limits is not None, "without limits a task is ready"
+        self._admit(self.limits.enter(task, self.now))
+        self._plan_opening()
+
     def _admit(self, tasks: Iterable[int]) -> None:
+        """Make tasks ready now."""
         for task in tasks:
             self._ready_again[task] = self.now
             self._recent.arrivals += 1
@@ -322,14 +326,10 @@ class SimulatedPool:
 
     def _give_back(self, task: int) -> None:
         """Put the task of a killed worker before all others, or into its lane."""
-        limits = self.limits
-        if limits is None:
+        if self.limits is None:
             self.ready.appendleft(task)
-            return
-        admitted = limits.end(task, self.now)
-        if limits.enter(task, self.now):
-            self.ready.appendleft(task)
-        self._admit(admitted)
+        else:
+            self._admit(self.limits.end(task, self.now, gives_back=True))
 
     def serve(self) -> None:
         """Lease ready tasks to free workers."""

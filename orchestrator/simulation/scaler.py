@@ -288,9 +288,9 @@ class PolicyScaler:
         limits = pool.limits
         if limits is None:
             return sample
-        held_by, by_rate = limits.describe
         held_back = limits.held + len(pool.ready) - ready
-        return replace(sample, held=held_back, held_by=held_by if held_back else "", held_by_rate=by_rate)
+        held_by = limits.by if held_back else ""
+        return replace(sample, held=held_back, held_by=held_by, held_by_rate=limits.have_rate)
 
     def _upcoming(self, pool: SimulatedPool) -> tuple[Waiting, ...]:
         """Return the first task of each span of the time ahead in which any becomes leasable, as the queue does."""

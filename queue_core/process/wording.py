@@ -4,7 +4,7 @@ JSON for programs has numbers instead; `queue_core.config.units` writes duration
 """
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from queue_core.clock import ClockSteps
 
@@ -105,6 +105,19 @@ def describe_held(*, leasable: int, held: int, by: str) -> str:
     if not leasable:
         return f"{held:,} ready, all {held_by}: none can be leased"
     return f"{leasable + held:,} ready, {held:,} of them {held_by}: {leasable:,} can be leased"
+
+
+class Repeated(Protocol):
+    """A rate: a number of times a second."""
+
+    @property
+    def per_second(self) -> float: ...
+
+
+def shown_limits(before: str, max_in_flight: int | None, rate: Repeated | None) -> list[str]:
+    """Return limits as settings write them, with the key before theirs: "per_tag.max_in_flight: 2"."""
+    found = [] if max_in_flight is None else [f"{before}max_in_flight: {max_in_flight:,}"]
+    return found if rate is None else [*found, f"{before}rate: {format_rate(rate.per_second)}"]
 
 
 def format_rate(per_second: float) -> str:

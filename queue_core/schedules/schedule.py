@@ -10,7 +10,7 @@ from queue_core.schedules.times import LOOK_BACK_SECONDS, cron_ticks, every_tick
 from queue_core.task import NewTask
 
 CatchUp: TypeAlias = Literal["skip", "last", "all"]
-"""What becomes of ticks that were missed: none is added, only the last, or each."""
+"""The treatment of ticks that were missed: none is added, only the last, or each."""
 CATCH_UPS: tuple[CatchUp, ...] = ("skip", "last", "all")
 
 ON_TIME_SECONDS = 60.0

@@ -21,13 +21,13 @@ WARM_SECONDS = 8.0
 """Before anything is measured: longer than it takes the first leases that expire to be done."""
 SLICE_SECONDS = 10.0
 LONGEST_SECONDS = 60.0
-"""Of the parts before and after."""
+"""The longest part before and after."""
 CATCH_UP_SECONDS = 120.0
 SETTLE_SECONDS = 30.0
 """From the holder's end, at least, to the part after."""
 FINISH_SECONDS = 120.0
 UNCARRIED_SHARE = 0.03
-"""Of what is offered, not done before, or done of what was late already: the machine is busy, or the rate too high."""
+"""The share of what is offered that may be missing before, or done of what was late: beyond it the machine is busy."""
 POLL_SECONDS = 0.5
 
 
@@ -45,7 +45,7 @@ class HeldPart:
     engine_cores: float
     """CPU time of the engine by the time: what the part costs on a machine that is busy with something else too."""
     slices: Sequence[tuple[float, float, float]] = ()
-    """Of each ten seconds: tasks added and done in a second, and the p95."""
+    """Tasks added and done in a second, and the p95, of each ten seconds."""
 
 
 @dataclass(frozen=True, slots=True)

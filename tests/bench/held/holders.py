@@ -13,7 +13,7 @@ from tests.bench.measure import MeasurementFailedError
 from tests.support.stores.engines import Engine, postgresql_program, postgresql_standby
 
 ROWS = 100_000
-"""Of the dumped table: more than pipes and sockets keep, so that the dump waits for its reader."""
+"""Rows of the dumped table: more than pipes and sockets keep, so that the dump waits for its reader."""
 WAIT_SECONDS = 60.0
 POLL_SECONDS = 0.1
 SETTINGS: Final = {"max_prepared_transactions": "4"}

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.simulation.limits import QueueLimits
+from orchestrator.simulation.limits import QueueLimits, SimulatedLimits
 from orchestrator.simulation.pool import SimulatedPool
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.scaler import PolicyScaler
@@ -63,6 +63,22 @@ def test_twenty_tenants_get_two_workers_each_at_most() -> None:
     scaler, result = a_run(of_tenants(20, 20), QueueLimits(per_tag=TagLimits(max_in_flight=2)))
     assert scaler.most_of_a_tag == 2
     assert (result.unfinished, result.late_share) == (0, 0.0)  # waits count from when a task could be leased
+
+
+def test_a_token_that_comes_with_a_task_goes_to_the_one_that_waits_for_it() -> None:
+    limits = SimulatedLimits(QueueLimits(per_tag=TagLimits(rate=Rate(1.0))), ["a", "a", "a"])
+    assert limits.enter(0, 0.0) == [0]
+    limits.lease(0, 0.0)
+    assert limits.enter(1, 0.5) == []
+    assert (limits.enter(2, 1.0), limits.held) == ([1], 1)
+
+
+def test_a_task_arrives_when_its_lane_admits_it_and_once() -> None:
+    limits = QueueLimits(per_tag=TagLimits(max_in_flight=2))
+    world = SimulatedWorld(limits=limits)
+    pool = SimulatedPool(of_tenants(1, 10), world, slots=1, recent_first=True, rng=Random(1))
+    pool.advance(0.5, wakes=False)
+    assert (pool.take_events().arrivals, len(pool.ready)) == (2, 2)
 
 
 def test_a_limit_of_the_queue_bounds_the_pool() -> None:

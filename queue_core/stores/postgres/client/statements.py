@@ -83,7 +83,7 @@ class StatementRunner:
         self._keeps_statements = keeps_statements
         self._readers: dict[Statement, _Reader] = {}
         self.news: list[str] = []
-        """What the schema's `tell` told with the answers: JSON texts, for a session to take."""
+        """The JSON texts that the schema's `tell` sent with the answers, for a session to take."""
         self.limited: set[str] = set()
         """Queues that had limits or priorities at their last lease: their calls take no fast path."""
 
