@@ -22,7 +22,7 @@ from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord
-from queue_core.api import Queue
+from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -46,7 +46,7 @@ from queue_core.process.wording import (
     shown_setting,
 )
 from queue_core.stats import QueueStats
-from queue_core.task import UNTAGGED, QueueSpec
+from queue_core.task import UNTAGGED
 from queue_core.unit_of_work import limits_that_hold
 
 MAX_READ: Final = 50_000
@@ -167,7 +167,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         try:
             queue = queues.queue(name)
             stats = queue.stats()
-            held = _held(queue, stats, next(spec for spec in queues.queues() if spec.name == name))
+            held = _held(queues, queue, stats)
             unserved = unserved_in(queues, pools) if pools else []
             degradations = queues.degradations()
         except UnknownQueueError:
@@ -197,12 +197,12 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
     return True
 
 
-def _held(queue: Queue, stats: QueueStats, spec: QueueSpec) -> str:
+def _held(queues: Queues, queue: Queue, stats: QueueStats) -> str:
     """Return a sentence on what limits hold back: by which of them, of how many tags; "" for nothing."""
     held = stats.held + stats.ready - stats.leasable
     if not held:
         return ""
-    limits = limits_that_hold(spec, stats)
+    limits = [one for spec in queues.queues() if spec.name == queue.name for one in limits_that_hold(spec, stats)]
     tags = ""
     if stats.held:
         found = queue.tag_stats(limit=_TAGS_COUNTED)
