@@ -163,8 +163,9 @@ class ForkedCommands:
             env=program_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
+            bufsize=0,
         )
+        self._read = b""
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -186,8 +187,7 @@ class ForkedCommands:
             "environment": known | {"TZ": noon()} | dict(environment),
             "streams": streams,
         }
-        self._server.stdin.write(json.dumps(request) + "\n")
-        self._server.stdin.flush()
+        self._server.stdin.write(json.dumps(request).encode() + b"\n")
         return int(self._answer()["pid"])
 
     def end(self) -> int:
@@ -197,7 +197,7 @@ class ForkedCommands:
     def has_ended(self) -> bool:
         """Return whether `end` would not wait."""
         assert self._server.stdout
-        return bool(select.select([self._server.stdout], [], [], 0)[0])
+        return b"\n" in self._read or bool(select.select([self._server.stdout], [], [], 0)[0])
 
     def on_terminal(self, *arguments: str, folder: Path, size: Size, environment: Mapping[str, str]) -> Seen:
         """Run a command on a terminal of a size."""
@@ -208,6 +208,7 @@ class ForkedCommands:
                 terminal.read(0.005)
                 if CLOCK.monotonic() > deadline:
                     os.kill(pid, signal.SIGKILL)
+                    break
             code = self.end()
             terminal.read_to_end()
             return Seen(terminal.raw, size, code)
@@ -223,8 +224,11 @@ class ForkedCommands:
 
     def _answer(self) -> dict[str, int]:
         assert self._server.stdout
-        line = self._server.stdout.readline()
-        assert line, "the process that runs commands has ended"
+        while b"\n" not in self._read:  # its two answers about a quick command may come together
+            data = os.read(self._server.stdout.fileno(), 1 << 16)
+            assert data, "the process that runs commands has ended"
+            self._read += data
+        line, _, self._read = self._read.partition(b"\n")
         answer = json.loads(line)
         assert isinstance(answer, dict)
         return answer
