@@ -299,12 +299,17 @@ class OwnMailboxes:
         """See `MailboxAccess.put`."""
         self._network.open()
         is_found = self._boxes.put(self._namespace, queue, posted, now=self._clock.now())
+        if not is_found and self._boxes.has_peers:
+            self._network.await_earlier_news()
+            is_found = self._boxes.put(self._namespace, queue, posted, now=self._clock.now())
         self._network.flush()
         return is_found
 
     def publish(self, exchange: str, routing_key: str, posted: Posted) -> list[str]:
         """See `MailboxAccess.publish`."""
         self._network.open()
+        if self._boxes.has_peers and self._boxes.is_doubtful(self._namespace, exchange, routing_key):
+            self._network.await_earlier_news()
         queues = self._boxes.publish(self._namespace, exchange, routing_key, posted, now=self._clock.now())
         self._network.flush()
         return queues

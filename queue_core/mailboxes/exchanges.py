@@ -65,6 +65,16 @@ class Exchanges:
             return []
         return [one for one in known.bindings if matches(known.kind, one.routing_key, routing_key)]
 
+    def is_doubtful(self, space: str, exchange: str, routing_key: str) -> bool:
+        """Return whether a message is for no queue, as far as is known, or for all of a fan-out.
+
+        With topics it is usual that nobody listens, and messages are many (Celery's events).
+        """
+        known = self._known.get((space, exchange))
+        if known is None or known.kind == "fanout":
+            return True
+        return known.kind == "direct" and not self.matching(space, exchange, routing_key)
+
     def kinds(self) -> Iterator[tuple[str, str, str]]:
         """Return namespace, name and type of each exchange."""
         return ((space, exchange, known.kind) for (space, exchange), known in self._known.items())

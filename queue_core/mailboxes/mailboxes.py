@@ -15,7 +15,7 @@ from queue_core.clock import Instant, after
 from queue_core.errors import InvalidRequestError
 from queue_core.mailboxes.exchanges import Binding, Exchanges
 from queue_core.mailboxes.homes import Homes, Key
-from queue_core.mailboxes.news import EVERYBODY, Announcement, Clearing, Mail, News, Posted, Removal
+from queue_core.mailboxes.news import EVERYBODY, Announcement, Clearing, Echo, Mail, News, Posted, Removal
 
 MAX_MESSAGES = 10_000
 """Messages of one mailbox; the oldest go first."""
@@ -183,6 +183,11 @@ class Mailboxes:
         _call(wakes)
         return task_queues
 
+    def is_doubtful(self, space: str, exchange: str, routing_key: str) -> bool:
+        """Return whether a queue that is not known here yet may be missed: see `Exchanges.is_doubtful`."""
+        with self._lock:
+            return self._exchanges.is_doubtful(space, exchange, routing_key)
+
     def pop(self, space: str, queues: Sequence[str], count: int, *, now: Instant) -> list[Popped]:
         """Take up to `count` messages, oldest first."""
         found: list[tuple[Letter, str]] = []
@@ -268,6 +273,11 @@ class Mailboxes:
             outgoing, self._outgoing = self._outgoing, []
             return outgoing
 
+    @property
+    def has_peers(self) -> bool:
+        """Return whether other processes have said what they have."""
+        return bool(self._peers)
+
     def unknown(self, nodes: Iterable[str]) -> set[str]:
         """Return those of these processes that have not said yet which mailboxes they have."""
         with self._lock:
@@ -301,6 +311,8 @@ class Mailboxes:
                         self._route(one.space, one.queues.get(self._node, ()), one.posted, now, wakes)
                     case Clearing():
                         self._clear(one)
+                    case Echo():
+                        pass
         _call(wakes)
 
     def _note(self, sender: str, announced: Announcement, now: Instant) -> None:

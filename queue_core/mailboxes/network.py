@@ -14,11 +14,12 @@ from queue_core.clock import Clock
 from queue_core.errors import StoreError, StoreUnavailableError
 from queue_core.mailboxes.bus import MessageBus
 from queue_core.mailboxes.mailboxes import Mailboxes
-from queue_core.mailboxes.news import Joiner, decoded, encoded, pieces
+from queue_core.mailboxes.news import Echo, Joiner, decoded, encoded, pieces
 
 OPEN_SECONDS = 1.0
 """How long the first call waits for what the other processes have; one that is stopped does not answer."""
 POLL_SECONDS = 0.05
+ECHO_SECONDS = 1.0
 
 MAILBOXES_ALONE = "mailboxes.alone"
 """Other processes' mailboxes can't be reached from here: the store can't be listened to; the event says why."""
@@ -52,6 +53,7 @@ class MailboxNetwork:
         self._opening = Lock()
         self._sending = Lock()
         self._joiner = Joiner()
+        self._echoes: dict[int, Event] = {}
         self._number = 0
         self._is_behind = False
         self._answered = Event()
@@ -76,24 +78,25 @@ class MailboxNetwork:
         Where the store can't be listened to, it is logged, and only mailboxes of this process are reached.
         Raises `StoreUnavailableError`.
         """
-        bus = self._bus
-        if self.is_open or bus is None:
+        if not self._is_open and self._bus is not None:
+            with self._opening:
+                self._open_once(self._bus)
+
+    def _open_once(self, bus: MessageBus) -> None:
+        if self._is_open:
             return
-        with self._opening:
-            if self.is_open:
-                return
-            try:
-                bus.receive(self.boxes.node, on_piece=self._on_piece, on_gap=self._on_gap, on_round=self._on_round)
-            except StoreUnavailableError:
-                raise
-            except StoreError as error:
-                _log.warning(MAILBOXES_ALONE, error=str(error))
-                self._is_open = True
-                return
-            self.boxes.announce()
-            self.flush()
-            self._await_answers(bus)
+        try:
+            bus.receive(self.boxes.node, on_piece=self._on_piece, on_gap=self._on_gap, on_round=self._on_round)
+        except StoreUnavailableError:
+            raise
+        except StoreError as error:
+            _log.warning(MAILBOXES_ALONE, error=str(error))
             self._is_open = True
+            return
+        self.boxes.announce()
+        self.flush()
+        self._await_answers(bus)
+        self._is_open = True
 
     def flush(self) -> None:
         """Send the news that verbs left. Raises `StoreError` when they can't be sent: then others missed them."""
@@ -114,6 +117,28 @@ class MailboxNetwork:
             except StoreError:
                 self._is_behind = True
                 raise
+
+    def await_earlier_news(self) -> None:
+        """Return when all that other processes have sent so far is known here, or a second is over.
+
+        A mailbox that was declared a moment ago elsewhere may not be known here yet. Raises `StoreError`.
+        """
+        bus = self._bus
+        if bus is None or not self._is_open or not self.boxes.has_peers:
+            return
+        is_back = Event()
+        with self._sending:
+            self._number += 1
+            number, node = self._number, self.boxes.node
+            self._echoes[number] = is_back
+            text = encoded(node, [Echo(number)])
+            try:
+                bus.send([(node, piece) for piece in pieces(text, sender=node, number=number, size=bus.piece_characters)])
+            except StoreError:
+                self._echoes.pop(number, None)
+                raise
+        is_back.wait(ECHO_SECONDS)
+        self._echoes.pop(number, None)
 
     def close(self) -> None:
         """End the connections."""
@@ -137,6 +162,11 @@ class MailboxNetwork:
             sender, news = decoded(text)
         except ValueError as error:
             _log.warning(NEWS_REFUSED, error=str(error))
+            return
+        if sender == self.boxes.node:
+            for one in news:
+                if isinstance(one, Echo) and one.number in self._echoes:
+                    self._echoes[one.number].set()
             return
         self.boxes.receive(sender, news, now=self._clock.now())
         self._answered.set()

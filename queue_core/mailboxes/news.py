@@ -64,7 +64,14 @@ class Clearing:
     is_deleted: bool
 
 
-News: TypeAlias = Announcement | Removal | Mail | Clearing
+@dataclass(frozen=True, slots=True)
+class Echo:
+    """A text that a process sends to itself: when it is back, all that was sent before it is here, too."""
+
+    number: int
+
+
+News: TypeAlias = Announcement | Removal | Mail | Clearing | Echo
 
 EVERYBODY = ""
 """The recipient of what is for all other processes."""
@@ -107,6 +114,8 @@ def _as_json(news: News) -> dict[str, object]:
             return {"kind": "mail", "space": news.space, "queues": news.queues, "posted": cells}
         case Clearing():
             return {"kind": "clearing", "space": news.space, "queue": news.queue, "is_deleted": news.is_deleted}
+        case Echo():
+            return {"kind": "echo", "number": news.number}
 
 
 def _as_news(cells: Mapping[str, object]) -> News:
@@ -131,6 +140,8 @@ def _as_news(cells: Mapping[str, object]) -> News:
             return Mail(str(given["space"]), queues, Posted(str(text), seconds, int(priority)))
         case "clearing":
             return Clearing(str(given["space"]), str(given["queue"]), bool(given["is_deleted"]))
+        case "echo":
+            return Echo(int(str(given["number"])))
         case _:
             raise ValueError(f"no news of mailboxes: {kind!r}")
 

@@ -84,7 +84,12 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     if not network.is_open:
         await core.with_other_mailboxes(network.open)
     if params.verb in ("put", "publish", "pop"):
+        if params.verb == "publish" and _is_doubtful(core, params):
+            await core.with_other_mailboxes(network.await_earlier_news)
         _move(core, params, reply)
+        if params.verb == "put" and not reply["found"] and network.boxes.has_peers:
+            await core.with_other_mailboxes(network.await_earlier_news)
+            _move(core, params, reply)
     elif params.verb == "wait":
         await _wait(core, params, reply)
     else:
@@ -92,6 +97,12 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     if network.boxes.has_outgoing:
         await core.with_other_mailboxes(network.flush)
     return reply
+
+
+def _is_doubtful(core: ServerState, params: MailboxRequest) -> bool:
+    """Return whether another server may have told of a queue for it that is not known here yet."""
+    boxes = core.mailboxes.boxes
+    return boxes.has_peers and boxes.is_doubtful(params.namespace, params.exchange, params.routing_key)
 
 
 def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:

@@ -194,8 +194,8 @@ class NotifyBus:
 def _check_direct(pool: ConnectionPool, connection: PostgresConnection) -> None:
     if connection.is_pooled and not pool.address.listen:
         raise StoreUnsafeError(
-            f"{pool.url}: behind a proxy LISTEN is not possible, so remote control of kombu's programs reaches those of "
-            "one process only: add `listen=` with the percent-encoded URL of a direct connection to the database"
+            f"{pool.url}: behind a proxy LISTEN is not possible, so remote control of kombu's programs reaches those "
+            "of one process only: add `listen=` with the percent-encoded URL of a direct connection to the database"
         )
 
 

@@ -81,11 +81,11 @@ class DatagramBus:
     def send(self, pieces: Sequence[tuple[str, str]]) -> None:
         """See `MessageBus.send`."""
         with self._sending:
-            everybody = self._listed() if any(not node for node, _ in pieces) else []
+            listed = self._listed() if any(not node for node, _ in pieces) else []
+            everybody = [node for node in listed if node != self._node]
             for to, piece in pieces:
                 for node in [to] if to else everybody:
-                    if node != self._node:
-                        self._send(node, piece.encode())
+                    self._send(node, piece.encode())
 
     def nodes(self) -> set[str]:
         """See `MessageBus.nodes`."""
