@@ -34,24 +34,24 @@ class Exchanges:
         self._known[space, exchange] = Exchange(kind)
         return True
 
-    def bind(self, space: str, exchange: str, binding: Binding) -> bool:
-        """Have an exchange deliver to a queue; return whether that is new."""
-        bindings = self._known.setdefault((space, exchange), Exchange("direct")).bindings
-        is_new = binding not in bindings
-        bindings[binding] = None
-        return is_new
+    def bind(self, space: str, exchange: str, binding: Binding) -> None:
+        """Have an exchange deliver to a queue."""
+        self._known.setdefault((space, exchange), Exchange("direct")).bindings[binding] = None
 
     def unbind(self, space: str, exchange: str, binding: Binding) -> None:
         """End a binding, if there is one."""
         if (space, exchange) in self._known:
             self._known[space, exchange].bindings.pop(binding, None)
 
-    def drop_queue(self, space: str, queue: str) -> None:
-        """End all bindings of a queue."""
+    def drop_queue(self, space: str, queue: str) -> bool:
+        """End all bindings of a queue; return whether there was one."""
+        is_any = False
         for (of, _), exchange in self._known.items():
             if of == space:
                 for binding in [one for one in exchange.bindings if one.queue == queue]:
                     del exchange.bindings[binding]
+                    is_any = True
+        return is_any
 
     def bindings(self, space: str, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange."""

@@ -36,9 +36,9 @@ class Homes:
         """Return the processes that have any."""
         return {node for nodes in self._of.values() for node in nodes}
 
-    def all_of(self, key: Key) -> list[str]:
-        """Return the processes that have a mailbox."""
-        return list(self._of.get(key, ()))
+    def all_of(self, key: Key) -> dict[str, Instant]:
+        """Return the processes that have a mailbox, each with the instant at which it was last declared there."""
+        return dict(self._of.get(key, {}))
 
     def newest(self, key: Key) -> tuple[Instant, str] | None:
         """Return where a mailbox was declared last, with the instant: that process gets its messages."""

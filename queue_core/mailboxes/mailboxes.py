@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
 
-from queue_core.clock import Instant, after
+from queue_core.clock import NEVER, Instant, after
 from queue_core.errors import InvalidRequestError
 from queue_core.mailboxes.exchanges import Binding, Exchanges
 from queue_core.mailboxes.homes import Homes, Key
@@ -122,8 +122,9 @@ class Mailboxes:
     def bind(self, space: str, exchange: str, binding: Binding) -> None:
         """Have an exchange deliver to a queue."""
         with self._lock:
-            if self._exchanges.bind(space, exchange, binding):
-                self._tell(Announcement(bindings=((space, exchange, binding),)))
+            self._exchanges.bind(space, exchange, binding)
+            # Also a known one: the end of the queue that it was known of may be on its way.
+            self._tell(Announcement(bindings=((space, exchange, binding),)))
 
     def unbind(self, space: str, exchange: str, binding: Binding) -> None:
         """End a binding, if there is one."""
@@ -133,9 +134,14 @@ class Mailboxes:
 
     def delete(self, space: str, queue: str) -> int:
         """Drop a queue's mailbox and its bindings; return how many messages went with it here."""
+        key = (space, queue)
         with self._lock:
-            self._tell(Clearing(space, queue, is_deleted=True))
-            return self._delete((space, queue))
+            box, elsewhere = self._boxes.get(key), self._homes.newest(key)
+            until = max(NEVER if box is None else box.declared_at, NEVER if elsewhere is None else elsewhere[0])
+            count, is_known = 0 if box is None else len(box.letters), until > NEVER
+            if self._delete(key, until) or is_known:
+                self._tell(Clearing(space, queue, until))
+            return count
 
     def bindings(self, space: str, exchange: str) -> list[Binding]:
         """Return the bindings of an exchange."""
@@ -156,7 +162,7 @@ class Mailboxes:
         """Drop all messages; return how many were here."""
         with self._lock:
             if self._homes.newest((space, queue)) is not None:
-                self._tell(Clearing(space, queue, is_deleted=False))
+                self._tell(Clearing(space, queue))
             box = self._boxes.get((space, queue))
             return 0 if box is None else self._empty(box)
 
@@ -259,8 +265,7 @@ class Mailboxes:
         """Tell the other processes of all that there is here, and ask them to do the same."""
         with self._lock:
             self._peers.clear()
-            self._outgoing = [one for one in self._outgoing if isinstance(one[1], Mail)]
-            self._outgoing.insert(0, (EVERYBODY, self._announcement(wants_answer=True)))
+            self._outgoing.append((EVERYBODY, self._announcement(wants_answer=True)))
 
     def ask(self, nodes: Iterable[str]) -> None:
         """Do the same with some processes only."""
@@ -353,15 +358,22 @@ class Mailboxes:
 
     def _clear(self, clearing: Clearing) -> None:
         key = (clearing.space, clearing.queue)
-        if clearing.is_deleted:
-            self._delete(key)
+        if clearing.deleted_until is not None:
+            self._delete(key, clearing.deleted_until)
         elif key in self._boxes:
             self._empty(self._boxes[key])
 
-    def _delete(self, key: Key) -> int:
-        for node in self._homes.all_of(key):
-            self._homes.drop(node, [key])
-        return self._drop(key)
+    def _delete(self, key: Key, until: Instant) -> bool:
+        """Drop a queue as it was declared up to an instant; return whether that ended a binding."""
+        for node, at in self._homes.all_of(key).items():
+            if at <= until:
+                self._homes.drop(node, [key])
+        box = self._boxes.get(key)
+        if box is not None and box.declared_at <= until:
+            self._drop(key)
+        if key in self._boxes or self._homes.newest(key) is not None:
+            return False
+        return self._exchanges.drop_queue(*key)
 
     def _drop_homes(self, node: str, keys: Iterable[Key]) -> None:
         for space, queue in self._homes.drop(node, keys):
@@ -425,12 +437,11 @@ class Mailboxes:
         if over:
             self._tell(Removal(boxes=tuple(over)))
 
-    def _drop(self, key: Key) -> int:
+    def _drop(self, key: Key) -> None:
         """Drop a mailbox here, and its bindings unless another process has it as well."""
         if self._homes.newest(key) is None:
             self._exchanges.drop_queue(*key)
-        box = self._boxes.pop(key, None)
-        return 0 if box is None else self._empty(box)
+        self._empty(self._boxes.pop(key))
 
     def _empty(self, box: Mailbox) -> int:
         count = len(box.letters)

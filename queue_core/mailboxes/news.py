@@ -57,11 +57,16 @@ class Mail:
 
 @dataclass(frozen=True, slots=True)
 class Clearing:
-    """A mailbox to empty, or with `is_deleted` to delete, wherever it is."""
+    """A mailbox to empty, wherever it is; or one that was deleted, with its bindings.
+
+    Args:
+        deleted_until: the last declaration that the deletion is about, as a later one may cross it on its way; None:
+            the mailbox is only emptied.
+    """
 
     space: str
     queue: str
-    is_deleted: bool
+    deleted_until: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def _as_json(news: News) -> dict[str, object]:
             cells = [posted.text, posted.ttl_seconds, posted.priority]
             return {"kind": "mail", "space": news.space, "queues": news.queues, "posted": cells}
         case Clearing():
-            return {"kind": "clearing", "space": news.space, "queue": news.queue, "is_deleted": news.is_deleted}
+            return {"kind": "clearing", "space": news.space, "queue": news.queue, "until": news.deleted_until}
         case Echo():
             return {"kind": "echo", "number": news.number}
 
@@ -139,7 +144,8 @@ def _as_news(cells: Mapping[str, object]) -> News:
             seconds = None if ttl_seconds is None else float(ttl_seconds)
             return Mail(str(given["space"]), queues, Posted(str(text), seconds, int(priority)))
         case "clearing":
-            return Clearing(str(given["space"]), str(given["queue"]), bool(given["is_deleted"]))
+            until = given["until"]
+            return Clearing(str(given["space"]), str(given["queue"]), None if until is None else Instant(int(str(until))))
         case "echo":
             return Echo(int(str(given["number"])))
         case _:
