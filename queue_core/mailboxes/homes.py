@@ -1,4 +1,4 @@
-"""Where the other processes of a store keep mailboxes. Pure, but for the table itself; not thread-safe."""
+"""The places of mailboxes among the other processes of a store. Pure, but for the table itself; not thread-safe."""
 
 from collections.abc import Iterable
 

@@ -111,26 +111,26 @@ class Mailboxes:
                 self._boxes[key] = Mailbox(lifetime, ttl_seconds, now, now)
             box, elsewhere = self._boxes[key], self._homes.newest(key)
             box.declared_at = now if elsewhere is None else max(now, Instant(elsewhere[0] + 1))
-            self._tell(Announcement(boxes=((key, box.declared_at),)))
+            self._spread(Announcement(boxes=((key, box.declared_at),)))
 
     def declare_exchange(self, space: str, exchange: str, kind: str) -> None:
         """Record the type of an exchange, unless it has one."""
         with self._lock:
             if self._exchanges.declare(space, exchange, kind):
-                self._tell(Announcement(kinds=((space, exchange, kind),)))
+                self._spread(Announcement(kinds=((space, exchange, kind),)))
 
     def bind(self, space: str, exchange: str, binding: Binding) -> None:
         """Have an exchange deliver to a queue."""
         with self._lock:
             self._exchanges.bind(space, exchange, binding)
             # Also a known one: the end of the queue that it was known of may be on its way.
-            self._tell(Announcement(bindings=((space, exchange, binding),)))
+            self._spread(Announcement(bindings=((space, exchange, binding),)))
 
     def unbind(self, space: str, exchange: str, binding: Binding) -> None:
         """End a binding, if there is one."""
         with self._lock:
             self._exchanges.unbind(space, exchange, binding)
-            self._tell(Removal(bindings=((space, exchange, binding),)))
+            self._spread(Removal(bindings=((space, exchange, binding),)))
 
     def delete(self, space: str, queue: str) -> int:
         """Drop a queue's mailbox and its bindings; return how many messages went with it here."""
@@ -140,7 +140,7 @@ class Mailboxes:
             until = max(NEVER if box is None else box.declared_at, NEVER if elsewhere is None else elsewhere[0])
             count, is_known = 0 if box is None else len(box.letters), until > NEVER
             if self._delete(key, until) or is_known:
-                self._tell(Clearing(space, queue, until))
+                self._spread(Clearing(space, queue, until))
             return count
 
     def bindings(self, space: str, exchange: str) -> list[Binding]:
@@ -162,7 +162,7 @@ class Mailboxes:
         """Drop all messages; return how many were here."""
         with self._lock:
             if self._homes.newest((space, queue)) is not None:
-                self._tell(Clearing(space, queue))
+                self._spread(Clearing(space, queue))
             box = self._boxes.get((space, queue))
             return 0 if box is None else self._empty(box)
 
@@ -267,10 +267,15 @@ class Mailboxes:
             self._peers.clear()
             self._outgoing.append((EVERYBODY, self._announcement(wants_answer=True)))
 
-    def ask(self, nodes: Iterable[str]) -> None:
+    def announce_to(self, nodes: Iterable[str]) -> None:
         """Do the same with some processes only."""
         with self._lock:
             self._outgoing += [(node, self._announcement(wants_answer=True)) for node in nodes]
+
+    def leave(self) -> None:
+        """Tell the other processes that there is nothing here any more."""
+        with self._lock:
+            self._spread(Announcement(is_whole=True))
 
     def take_outgoing(self) -> list[tuple[str, News]]:
         """Return the news to send, in order, each to a process or to `EVERYBODY`, and forget them."""
@@ -380,8 +385,8 @@ class Mailboxes:
             if (space, queue) not in self._boxes:
                 self._exchanges.drop_queue(space, queue)
 
-    def _tell(self, news: News) -> None:
-        """Have news sent to all, where other processes may be there to hear them."""
+    def _spread(self, news: News) -> None:
+        """Leave news to be sent to all, unless this process is alone."""
         if self._node:
             self._outgoing.append((EVERYBODY, news))
 
@@ -435,7 +440,7 @@ class Mailboxes:
         for key in over:
             self._drop(key)
         if over:
-            self._tell(Removal(boxes=tuple(over)))
+            self._spread(Removal(boxes=tuple(over)))
 
     def _drop(self, key: Key) -> None:
         """Drop a mailbox here, and its bindings unless another process has it as well."""

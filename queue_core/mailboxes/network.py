@@ -133,7 +133,9 @@ class MailboxNetwork:
             self._echoes[number] = is_back
             text = encoded(node, [Echo(number)])
             try:
-                bus.send([(node, piece) for piece in pieces(text, sender=node, number=number, size=bus.piece_characters)])
+                bus.send(
+                    [(node, piece) for piece in pieces(text, sender=node, number=number, size=bus.piece_characters)]
+                )
             except StoreError:
                 self._echoes.pop(number, None)
                 raise
@@ -141,9 +143,13 @@ class MailboxNetwork:
         self._echoes.pop(number, None)
 
     def close(self) -> None:
-        """End the connections."""
-        if self._bus is not None:
-            self._bus.close()
+        """Leave the other processes, and end the connections."""
+        if self._bus is None:
+            return
+        if self.boxes.is_used:
+            self.boxes.leave()
+            self._flush_or_log()
+        self._bus.close()
 
     def _await_answers(self, bus: MessageBus) -> None:
         """Wait until each process that receives has said what it has."""
@@ -186,7 +192,7 @@ class MailboxNetwork:
             self._is_behind = True
             return
         self._joiner.forget(self.boxes.keep_only(nodes))
-        self.boxes.ask(self.boxes.unknown(nodes))
+        self.boxes.announce_to(self.boxes.unknown(nodes))
         self._catch_up()
 
     def _catch_up(self) -> None:

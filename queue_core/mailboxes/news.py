@@ -1,4 +1,4 @@
-"""What the processes of a store tell each other about mailboxes, as text, and in pieces of bounded size. Pure."""
+"""News of mailboxes between the processes of a store, as text, and in pieces of bounded size. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Announcement:
         kinds: namespace, exchange and type.
         bindings: namespace, exchange and binding.
         is_whole: all that the process has; else what is new.
-        wants_answer: whoever receives it announces its own to the sender.
+        wants_answer: its recipients announce what they have to the sender.
     """
 
     boxes: tuple[tuple[Key, Instant], ...] = ()
@@ -145,7 +145,9 @@ def _as_news(cells: Mapping[str, object]) -> News:
             return Mail(str(given["space"]), queues, Posted(str(text), seconds, int(priority)))
         case "clearing":
             until = given["until"]
-            return Clearing(str(given["space"]), str(given["queue"]), None if until is None else Instant(int(str(until))))
+            return Clearing(
+                str(given["space"]), str(given["queue"]), None if until is None else Instant(int(str(until)))
+            )
         case "echo":
             return Echo(int(str(given["number"])))
         case _:
