@@ -65,11 +65,6 @@ def two_programs(layout: Layout, folder: Path) -> Iterator[TwoPrograms]:
             yield TwoPrograms(_a_store(stack, store), _a_store(stack, store))
 
 
-def a_server_at(stack: ExitStack, store_url: str) -> str:
-    """Run a server on a store; return its URL."""
-    return _a_server(stack, open_store(store_url))
-
-
 def _a_server(stack: ExitStack, store: Store) -> str:
     stack.callback(store.close)
     thread = ServerThread(store, ServeOptions(port=0))
