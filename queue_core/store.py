@@ -11,6 +11,7 @@ from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock, Instant
+from queue_core.mailboxes.bus import MessageBus
 from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
 from queue_core.verbs import (
@@ -306,6 +307,14 @@ class Erasable(Protocol):
 
     def mark(self) -> None:
         """Mark the present store as the one that was opened. Raises `StoreError`."""
+
+
+@runtime_checkable
+class Broadcaster(Protocol):
+    """A store that passes texts between the processes that have it open, and keeps none of them (ADR 39)."""
+
+    def bus(self) -> MessageBus:
+        """Return a bus of this process, which its owner closes before the store."""
 
 
 class Signals(Protocol):

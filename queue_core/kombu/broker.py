@@ -11,16 +11,16 @@ from threading import Event, Lock
 from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Clock, SystemClock
-from queue_core.connect import open_queues
+from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.kombu import celery_state
 from queue_core.kombu.address import BrokerAddress
 from queue_core.kombu.keeper import LeaseKeeper
-from queue_core.kombu.mailbox_access import MailboxAccess, OwnMailboxes, ServedMailboxes
+from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
+from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
 from queue_core.limits import MAX_WORKER_CHARACTERS
-from queue_core.mailboxes import Mailboxes
 from queue_core.process import forking
 from queue_core.task import ANY, QueueSpec
 
@@ -34,37 +34,37 @@ class KombuBroker:
     """One broker of this process. Thread-safe, and usable in the children of forks."""
 
     def __init__(self, address: BrokerAddress, options: TransportOptions, *, clock: Clock | None = None) -> None:
-        self.queues: Queues = open_queues(
-            address.url,
-            token=address.token,
-            durability=options.durability,
-            retries=RETRIES,
-            timeout_seconds=TIMEOUT_SECONDS,
-        )
+        self._opened: OpenedBroker | None = None
+        self._caller: HttpCaller | None = None
+        if address.url.startswith(SERVER_SCHEMES):
+            self.queues: Queues = HttpQueues(
+                address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS
+            )
+            self._caller = HttpCaller(
+                address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS
+            )
+        else:
+            self._opened = OpenedBroker(address.url, durability=options.durability)
+            self.queues = self._opened.queues
         self.clock = clock or SystemClock()
         self.keeper = LeaseKeeper(self.queues, running=celery_state.running_tags, clock=self.clock)
-        self.is_served = isinstance(self.queues, HttpQueues)
-        self._polling = Event()
+        self._pausing = Event()
         self._known: set[str] = set()
         self._mailbox_names: dict[str, set[str]] = {}
-        self._boxes = Mailboxes()
-        self._caller = (
-            HttpCaller(address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
-            if self.is_served
-            else None
-        )
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
         """Replace the locks of threads that the child of a fork does not have."""
-        self._polling = Event()
-        self._boxes.renew_lock()
+        self._pausing = Event()
+        if self._opened is not None:
+            self._opened.renew_after_fork()
 
     def mailboxes(self, namespace: str) -> MailboxAccess:
         """Return the mailboxes of a namespace."""
-        if self._caller is not None:
-            return ServedMailboxes(self._caller, namespace)
-        return OwnMailboxes(self._boxes, namespace, clock=self.clock)
+        if self._opened is not None:
+            return self._opened.mailboxes(namespace)
+        assert self._caller is not None, "a broker is a server or a store"
+        return ServedMailboxes(self._caller, namespace)
 
     def mailbox_names(self, namespace: str) -> set[str]:
         """Return the names of queues that this process declared as mailboxes; whoever declares one adds it."""
@@ -72,7 +72,7 @@ class KombuBroker:
 
     def pause(self, seconds: float) -> None:
         """Do nothing for a while."""
-        self._polling.wait(seconds)
+        self._pausing.wait(seconds)
 
     def is_known(self, name: str) -> bool:
         """Return whether the store had a queue of this name when it was last asked."""
@@ -105,24 +105,22 @@ class KombuBroker:
     def close(self) -> None:
         """Close the connections to the store or server."""
         self.keeper.stop()
+        if self._opened is not None:
+            self._opened.close()
         self.queues.close()
         if self._caller is not None:
             self._caller.close()
 
-    def wait_ready(self, names: Sequence[str], *, wait_seconds: float, polling_seconds: float) -> bool:
+    def wait_ready(self, names: Sequence[str], *, wait_seconds: float) -> bool:
         """Wait until a task of one of these queues may be leased; False when the time is up."""
         try:
-            if self.is_served:
-                wanted = [(name, ANY) for name in names]
-                return self.queues.wait_ready(wanted, wait_seconds=wait_seconds) is not None
-            ends_at = self.clock.monotonic() + wait_seconds
-            while self.clock.monotonic() < ends_at:
-                if any(self.queue(name).stats().ready for name in names):
-                    return True
-                self._polling.wait(polling_seconds)
+            if self._opened is not None:
+                return self._opened.wait_ready(names, wait_seconds=wait_seconds)
+            wanted = [(name, ANY) for name in names]
+            return self.queues.wait_ready(wanted, wait_seconds=wait_seconds) is not None
         except UnknownQueueError:
             self.refresh()
-            self._polling.wait(1.0)
+            self._pausing.wait(1.0)
         return False
 
 

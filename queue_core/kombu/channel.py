@@ -29,7 +29,9 @@ from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
 from queue_core.limits import check_payload
-from queue_core.mailboxes import Binding, Popped, Posted, matches
+from queue_core.mailboxes.exchanges import Binding, matches
+from queue_core.mailboxes.mailboxes import Popped
+from queue_core.mailboxes.news import Posted
 from queue_core.task import Lease
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeAlias
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.limits import MAX_ETA_SECONDS, MAX_TAG_BYTES
-from queue_core.mailboxes import MAX_PRIORITY, Posted
+from queue_core.mailboxes.mailboxes import MAX_PRIORITY
+from queue_core.mailboxes.news import Posted
 from queue_core.task import Lease, NewTask
 
 KombuMessage: TypeAlias = dict[str, Any]

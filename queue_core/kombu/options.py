@@ -20,7 +20,7 @@ class TransportOptions:
         expired: `worker`: a worker gets a task that has expired, and marks it as revoked; `drop`: nobody does.
         worker: the name that leases are held by; "": `$TOWLINE_WORKER`, or host and process.
         durability: of a store that is opened without a server.
-        polling_seconds: pause between two looks at a store that is opened without a server.
+        polling_seconds: pause between two looks for tasks of a program without an event loop.
     """
 
     lease_seconds: float | None = None

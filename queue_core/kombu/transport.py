@@ -221,7 +221,7 @@ class TowlineTransport(VirtualTransport):
             self._mail_waiter.wait_for([queue for channel in channels for queue in channel.mailbox_queues()])
 
     def _wait_for_tasks(self, names: Sequence[str]) -> bool:
-        return self.broker.wait_ready(names, wait_seconds=WAIT_SECONDS, polling_seconds=self.options.polling_seconds)
+        return self.broker.wait_ready(names, wait_seconds=WAIT_SECONDS)
 
     def _wait_for_letters(self, names: Sequence[str]) -> bool:
         return self.mailboxes.wait(names, wait_seconds=WAIT_SECONDS)

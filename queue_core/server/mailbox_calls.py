@@ -1,13 +1,19 @@
-"""The endpoint of mailboxes: kombu's messages that are no tasks, in this server's memory, used in its loop."""
+"""The endpoint of mailboxes: kombu's messages that are no tasks, in this server's memory, used in its loop.
+
+Other servers of the store are told what they have to know before a call is answered (ADR 39).
+"""
 
 import asyncio
+from contextlib import suppress
 from typing import Literal
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.mailboxes import MAX_PRIORITY, Binding, Posted
+from queue_core.mailboxes.exchanges import Binding
+from queue_core.mailboxes.mailboxes import MAX_PRIORITY
+from queue_core.mailboxes.news import Posted
 from queue_core.server import schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.state import ServerState
@@ -37,6 +43,9 @@ class MailboxRequest(schemas.RequestBody):
     expires_seconds: float | None = Field(None, gt=0, description="How long a mailbox lives unread.")
     count: int = Field(100, ge=1, le=limits.MAX_TASKS_PER_LEASE)
     wait_seconds: float = 0.0
+    says_missing: bool = Field(
+        default=False, description="With `wait`: answer at once where mailboxes are missing here, and name them."
+    )
 
 
 class PoppedMessage(TypedDict):
@@ -56,7 +65,7 @@ class BoundQueue(TypedDict):
 
 
 class MailboxReply(TypedDict):
-    """The answer to every verb."""
+    """The answer to every verb. `queues`: task queues that are bound; to `pop` and `wait`, mailboxes missing here."""
 
     found: bool
     count: int
@@ -71,18 +80,34 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     for name in (params.namespace, params.queue, params.exchange, params.routing_key, *params.queues):
         limits.check_text("name", name)
     reply = MailboxReply(found=True, count=0, queues=[], messages=[], bindings=[])
+    network = core.mailboxes
+    if not network.is_open:
+        await core.with_other_mailboxes(network.open)
     if params.verb in ("put", "publish", "pop"):
+        if params.verb == "publish" and _is_doubtful(core, params):
+            await core.with_other_mailboxes(network.await_earlier_news)
         _move(core, params, reply)
+        if params.verb == "put" and not reply["found"] and network.boxes.has_peers:
+            await core.with_other_mailboxes(network.await_earlier_news)
+            _move(core, params, reply)
     elif params.verb == "wait":
-        reply["found"] = await _wait(core, params)
+        await _wait(core, params, reply)
     else:
         _arrange(core, params, reply)
+    if network.boxes.has_outgoing:
+        await core.with_other_mailboxes(network.flush)
     return reply
+
+
+def _is_doubtful(core: ServerState, params: MailboxRequest) -> bool:
+    """Return whether another server may have told of a queue for it that is not known here yet."""
+    boxes = core.mailboxes.boxes
+    return boxes.has_peers and boxes.is_doubtful(params.namespace, params.exchange, params.routing_key)
 
 
 def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Serve the verbs that are about mailboxes, exchanges and bindings."""
-    boxes, space, queue, now = core.mailboxes, params.namespace, params.queue, core.service.clock.now()
+    boxes, space, queue, now = core.mailboxes.boxes, params.namespace, params.queue, core.service.clock.now()
     binding = Binding(params.routing_key, queue, params.is_task_queue)
     match params.verb:
         case "declare":
@@ -109,7 +134,7 @@ def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> 
 
 def _move(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Serve the verbs that put messages into mailboxes, or take them out."""
-    boxes, space, now = core.mailboxes, params.namespace, core.service.clock.now()
+    boxes, space, now = core.mailboxes.boxes, params.namespace, core.service.clock.now()
     posted = Posted(params.text, params.ttl_seconds, params.priority)
     match params.verb:
         case "put":
@@ -119,25 +144,30 @@ def _move(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> Non
         case _:
             popped = boxes.pop(space, params.queues, params.count, now=now)
             reply["messages"] = [PoppedMessage(queue=one.queue, at=one.at, text=one.text) for one in popped]
+            reply["queues"] = boxes.missing(space, params.queues)
 
 
-async def _wait(core: ServerState, params: MailboxRequest) -> bool:
+async def _wait(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Wait until one of the mailboxes has a message, or the time is up."""
-    boxes, clock = core.mailboxes, core.service.clock
+    boxes, clock, loop = core.mailboxes.boxes, core.service.clock, asyncio.get_running_loop()
+    space, queues = params.namespace, params.queues
     arrived = asyncio.Event()
 
     def wake() -> None:
-        arrived.set()
+        with suppress(RuntimeError):  # the loop has ended, as the server has
+            loop.call_soon_threadsafe(arrived.set)
 
-    boxes.watch(params.namespace, params.queues, wake)
+    boxes.watch(space, queues, wake)
     try:
-        if boxes.is_any(params.namespace, params.queues, now=clock.now()):
-            return True
-        if not core.waiting.is_stopping:
+        reply["found"] = boxes.is_any(space, queues, now=clock.now())
+        if reply["found"] or core.waiting.is_stopping:
+            return
+        if params.says_missing and (missing := boxes.missing(space, queues, moved=True)):
+            reply["queues"] = missing
+            return
+        with suppress(TimeoutError):
             async with asyncio.timeout(params.wait_seconds):
                 await arrived.wait()
-    except TimeoutError:
-        pass
     finally:
         boxes.unwatch(wake)
-    return boxes.is_any(params.namespace, params.queues, now=clock.now())
+    reply["found"] = boxes.is_any(space, queues, now=clock.now())

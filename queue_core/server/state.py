@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.mailboxes import Mailboxes
+from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
@@ -26,7 +26,7 @@ from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.options import ServeOptions
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
-from queue_core.store import Store
+from queue_core.store import Broadcaster, Store
 from queue_core.stores import check_can_back_up
 from queue_core.task import TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -125,7 +125,9 @@ class ServerState:
         )
         self.authorizer = Authorizer(options)
         self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
-        self.mailboxes = Mailboxes()
+        bus = store.bus() if isinstance(store, Broadcaster) else None
+        self.mailboxes = MailboxNetwork(bus, self.service.clock)
+        self._mailer = ThreadPool(1, name="towline-mail")
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineEndpoint(
@@ -169,6 +171,20 @@ class ServerState:
             raise StoreUnavailableError(
                 f"the store has not answered for {READ_TIMEOUT_SECONDS:g} s; try again"
             ) from None
+
+    async def with_other_mailboxes(self, call: Callable[[], None]) -> None:
+        """Make a call of the network of mailboxes in its thread: one at a time, as their order counts."""
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Exception | None) -> None:
+            if not made.done():
+                if outcome is None:
+                    made.set_result(None)
+                else:
+                    made.set_exception(outcome)
+
+        self._mailer.submit(call, done)
+        await made
 
     async def _check_erasures(self) -> None:
         if self.erasures.is_possible:
@@ -221,7 +237,7 @@ class ServerState:
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
-        self.mailboxes.wake_all()
+        self.mailboxes.boxes.wake_all()
         self.ring.stop()
         self.clock_watch.stop()
         self._lease_recorder.stop()
@@ -233,6 +249,8 @@ class ServerState:
         self.waiting.close()
         self._readers.close()
         self._backups.close()
+        self.mailboxes.close()
+        self._mailer.close()
         self.committer.close()
 
 

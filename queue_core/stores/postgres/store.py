@@ -36,6 +36,7 @@ from queue_core.stores.postgres.commit_markers import AutocommitRunner
 from queue_core.stores.postgres.floors import FloorRaiser
 from queue_core.stores.postgres.held_snapshot import held_snapshot
 from queue_core.stores.postgres.maintenance import TRIM_FAILED, Trimmer, Vacuum
+from queue_core.stores.postgres.notify.bus import NotifyBus
 from queue_core.stores.postgres.notify.signals import NotifySignals
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.stores.postgres.transaction import PostgresTransaction
@@ -149,6 +150,10 @@ class PostgresStore:
     def signals(self) -> NotifySignals:
         """See `Store.signals`."""
         return self._signals
+
+    def bus(self) -> NotifyBus:
+        """See `Broadcaster.bus`."""
+        return NotifyBus(self._pool)
 
     @property
     def clock(self) -> Clock:

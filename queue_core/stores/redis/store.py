@@ -11,6 +11,7 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreVersionError
 from queue_core.process import forking
 from queue_core.store import Ticket, Unit
+from queue_core.stores.redis.bus import PubSubBus
 from queue_core.stores.redis.calls import VERSION, Calls, library
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.client.client import RedisClient
@@ -72,6 +73,10 @@ class RedisStore:
     def signals(self) -> RedisSignals:
         """See `Store.signals`."""
         return self._signals
+
+    def bus(self) -> PubSubBus:
+        """See `Broadcaster.bus`."""
+        return PubSubBus(self._client)
 
     @property
     def clock(self) -> Clock:

@@ -26,6 +26,7 @@ from queue_core.stores.sqlite.file import (
     prepare,
     real_path,
 )
+from queue_core.stores.sqlite.notify.bus import DatagramBus
 from queue_core.stores.sqlite.session import (
     CatalogCache,
     ReaderPool,
@@ -199,6 +200,10 @@ class SqliteStore:
     def signals(self) -> SocketSignals:
         """See `Store.signals`."""
         return self._signals
+
+    def bus(self) -> DatagramBus:
+        """See `Broadcaster.bus`."""
+        return DatagramBus(self._path, self._clock)
 
     # -- transactions ---------------------------------------------------------------------------------------------
 

@@ -2,9 +2,11 @@
 
 import pytest
 
-from queue_core import mailboxes
 from queue_core.clock import START, Instant, after
-from queue_core.mailboxes import Binding, Mailboxes, Popped, Posted, matches
+from queue_core.mailboxes import mailboxes
+from queue_core.mailboxes.exchanges import Binding, matches
+from queue_core.mailboxes.mailboxes import Mailboxes, Popped
+from queue_core.mailboxes.news import Posted
 
 SPACE = "shop"
 

@@ -1,0 +1,1 @@
+"""Texts between the processes that have one file open."""
