@@ -4,6 +4,7 @@ A lease outlives its connection: while a task runs, its lease is renewed whateve
 it, and its late acknowledgement ends it by its token. So a task runs once across an outage of the server.
 """
 
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -87,6 +88,8 @@ class LeaseKeeper:
         self._changed = threading.Event()
         self._held: dict[str, HeldLease] = {}
         self._endings: dict[str, tuple[str, Ending]] = {}
+        self._wakes_at = math.inf
+        """When the thread's next round is due: most leases come and go without one."""
         self._thread: threading.Thread | None = None
 
     def renew_after_fork(self) -> None:
@@ -104,12 +107,14 @@ class LeaseKeeper:
         renew_at = self._clock.monotonic() + seconds / RENEWALS_PER_LEASE
         with self._lock:
             self._held[lease.token] = HeldLease(lease.queue, lease.token, seconds, renew_at)
+            is_earlier = renew_at < self._wakes_at
             is_new = self._thread is None and self._starts_thread
             if is_new:
                 self._thread = threading.Thread(target=self._keep, name="towline-leases", daemon=True)
         if is_new and self._thread is not None:
             self._thread.start()
-        self._changed.set()
+        if is_earlier:
+            self._changed.set()
 
     def end(self, token: str, ending: Ending) -> None:
         """End a lease at the next `flush`: delete its task, or give it back. An unknown token is logged."""
@@ -224,10 +229,13 @@ class LeaseKeeper:
         now = self._clock.monotonic()
         with self._lock:
             if not self._held:
+                self._wakes_at = math.inf
                 return None
             due = min(held.renew_at for held in self._held.values()) - now
             # A worker whose loop has ended, but whose tasks have not, acknowledges without flushing.
-            return max(0.0, min(due, RETRY_SECONDS))
+            pause = max(0.0, min(due, RETRY_SECONDS))
+            self._wakes_at = now + pause
+            return pause
 
     def _give_back_abandoned(self) -> None:
         """Give back kept leases whose tasks ended without an acknowledgement, as one does that Celery cancels."""

@@ -26,7 +26,7 @@ from redis import Redis
 import queue_core.kombu  # noqa: F401 - registers the transport
 from queue_core.client import HttpQueues
 from queue_core.http_api.caller import Retries
-from tests.celery.throughput_app import NOTE
+from tests.celery.throughput_app import CLOCK, NOTE
 from tests.support.commands import ROOT, program_environment
 from tests.support.stores.engines import free_port, redis
 
@@ -127,9 +127,9 @@ def cpu_of(process: psutil.Process) -> float:
 
 def until(holds: Callable[[], bool], what: str) -> None:
     """Wait for a state."""
-    ends_at = time.monotonic() + LIMIT_SECONDS
+    ends_at = CLOCK.monotonic() + LIMIT_SECONDS
     while not holds():
-        if time.monotonic() > ends_at:
+        if CLOCK.monotonic() > ends_at:
             raise TimeoutError(f"{what}: not within {LIMIT_SECONDS:.0f} s")
         time.sleep(0.005)
 
@@ -220,7 +220,7 @@ def measure(home: Path, broker: Broker, *, pool: str, settings: str, tasks: int)
         rate = (tasks - tasks // WARM_PART) / (begun[-1] - begun[tasks // WARM_PART])
         for number in range(PROBES):
             time.sleep(PROBE_SECONDS)
-            app.send_task("note", (time.monotonic(),))
+            app.send_task("note", (CLOCK.monotonic(),))
             until(lambda number=number: running.done() > tasks + number, "a single task")  # type: ignore[misc]
         waits = sorted(1000 * (at - sent) for sent, at in running.noted() if sent)
         idle_from = running.cpu()
@@ -324,7 +324,7 @@ def main() -> None:
         stores=given.stores,
         tasks=given.tasks,
         rounds=given.rounds,
-        told=lambda line: print(line, file=sys.stderr, flush=True),
+        told=lambda line: print(line, file=sys.stderr, flush=True),  # noqa: T201
     )
     sys.stdout.write("".join(f"{one}\n" for one in rows))
 

@@ -2,15 +2,17 @@
 
 import os
 import struct
-import time
 from functools import lru_cache
 
 from celery import Celery
 
 import queue_core.kombu  # noqa: F401 - registers the transport
+from queue_core.clock import SystemClock
 
 NOTE = struct.Struct("dd")
 """A task's two instants in monotonic seconds, which processes of one machine share: sent (0: not given), begun."""
+
+CLOCK = SystemClock()
 
 app = Celery("throughput", broker=os.environ.get("BENCH_BROKER"))
 app.conf.update(task_ignore_result=True, broker_connection_retry_on_startup=True)
@@ -25,4 +27,4 @@ def _notes(_pid: int) -> int:
 
 @app.task(name="note")
 def note(sent_at: float) -> None:
-    os.write(_notes(os.getpid()), NOTE.pack(sent_at, time.monotonic()))
+    os.write(_notes(os.getpid()), NOTE.pack(sent_at, CLOCK.monotonic()))
