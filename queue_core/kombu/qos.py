@@ -31,6 +31,10 @@ class LeaseQoS(virtual.QoS):
         estimate = self.can_consume_max_estimate()
         return CREDIT if estimate is None else int(estimate)
 
+    def is_unacknowledged(self, delivery_tag: str) -> bool:
+        """Return whether this message was delivered and not acknowledged yet."""
+        return delivery_tag in self._delivered
+
     def ack(self, delivery_tag: str) -> None:
         """Delete the message's task. A lost lease is logged; the slot is free in any case."""
         try:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from queue_core.kombu.channel import Delivery, TowlineChannel
 
 LETTERS_PER_ROUND = 100
+SHORTEST_GATHERING_SECONDS = 0.001
+"""Calls that take less are not worth waiting for others."""
+LONGEST_GATHERING_SECONDS = 0.005
 
 Addressed: TypeAlias = "tuple[TowlineChannel, Delivery]"
 """A message and the channel that consumes it."""
@@ -68,6 +71,42 @@ class Fetched:
     letters: Sequence[Addressed] = ()
     tasks: Sequence[Addressed] = ()
     may_be_more: bool = False
+
+
+class Gathering:
+    """Decides whether acknowledgements wait for those of tasks that have just begun, so that they share a call.
+
+    Where a call waits for a disk, tasks that are shorter than it would else take turns: each would wait for the call of
+    the one before. Nothing waits longer than a call takes, nor for tasks that have run for longer.
+    """
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._began_at: float | None = None
+        self._begun: list[tuple[float, TowlineChannel, str]] = []
+
+    def call_began(self, *, now: float) -> None:
+        """Note the beginning of a call that ends leases."""
+        self._began_at = now
+
+    def call_ended(self, delivered: Sequence[Addressed], *, now: float) -> None:
+        """Note the end of a call, and the tasks that it brought."""
+        if self._began_at is not None:
+            self._seconds += (now - self._began_at - self._seconds) / 8
+            self._began_at = None
+        self._begun += [
+            (now, channel, delivery.message["properties"]["delivery_tag"])
+            for channel, delivery in delivered
+            if delivery.is_counted
+        ]
+
+    def pause_seconds(self, *, now: float) -> float:
+        """Return how long to wait for acknowledgements; 0: no longer."""
+        longest = min(self._seconds, LONGEST_GATHERING_SECONDS)
+        self._begun = [one for one in self._begun if now - one[0] < longest and one[1].qos.is_unacknowledged(one[2])]
+        if longest < SHORTEST_GATHERING_SECONDS or not self._begun:
+            return 0.0
+        return longest - (now - self._begun[-1][0])
 
 
 class Fetcher:

@@ -1,8 +1,8 @@
 """The transport: connections to a broker, and the rounds in which their channels lease and deliver.
 
 In Celery's event loop a thread waits for tasks, another for messages, and a third makes the calls that lease and
-delete, one at a time: what it asks for is reckoned by the loop, and what it brings is delivered there. So prefetch counts
-and deliveries have one thread, and the loop never waits for a disk.
+delete, one at a time. The loop reckons what each asks for, and delivers what it brings: so prefetch counts and
+deliveries have one thread, and the loop never waits for a disk.
 """
 
 import json
@@ -26,7 +26,7 @@ from queue_core.kombu.channel import TowlineChannel
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
-from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, give_back, merged
+from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, Gathering, give_back, merged
 from queue_core.kombu.wake_thread import WakeThread
 
 SAFETY_SECONDS = 5.0
@@ -74,6 +74,9 @@ class TowlineTransport(VirtualTransport):
         self._is_mail_due = True
         self._is_wanted = False
         """Whether a round was asked for since the last call of one began."""
+        self._is_urgent = False
+        """Whether it was for something that may be there."""
+        self._gathering = Gathering()
         self._fetcher = Fetcher(self.broker.keeper)
         self._fetch_thread: FetchThread[Fetched] | None = None
         self._later: list[Addressed] = []
@@ -131,7 +134,7 @@ class TowlineTransport(VirtualTransport):
         loop.add_reader(reader.fileno(), self._on_wake)
         self._timer = loop.call_repeatedly(SAFETY_SECONDS, self._on_mail)
         self._fetch_thread = FetchThread(self._wake_up, unwanted=self._discard, name="towline-calls")
-        self._task_waiter = WakeThread(self._wait_for_tasks, self.kick, name="towline-tasks")
+        self._task_waiter = WakeThread(self._wait_for_tasks, self._on_tasks, name="towline-tasks")
         self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
         self.kick()
 
@@ -179,16 +182,36 @@ class TowlineTransport(VirtualTransport):
         if fetched is not None:
             due = self._due(fetched)
             self._is_wanted = self._is_wanted or fetched.may_be_more
-        if self._is_wanted and not thread.is_busy:
-            self._is_wanted = False
-            rooms, is_mail_due = self._rooms(coming=due), self._take_mail_due()
-            if is_mail_due or self.broker.keeper.has_endings() or any(one.room > 0 for one in rooms):
-                thread.begin(partial(self._fetcher.fetch, rooms, is_mail_due=is_mail_due))
+            self._gathering.call_ended(due, now=self.broker.clock.monotonic())
+        try:
+            if self._is_wanted and not thread.is_busy and not self._is_gathering(due):
+                self._begin(thread, coming=due)
+        except BaseException:
+            give_back(due)
+            raise
         if not thread.is_busy:
             later, self._later = self._later, []
             due += later
         self._deliver_all(due)
         self._arm(is_idle=not thread.is_busy)
+
+    def _begin(self, thread: FetchThread[Fetched], *, coming: Sequence[Addressed]) -> None:
+        """Begin to fetch, if there is room for anything or something to end."""
+        self._is_wanted = self._is_urgent = False
+        is_mail_due, self._is_mail_due = self._is_mail_due, False
+        rooms = self._rooms(coming=coming)
+        if is_mail_due or self.broker.keeper.has_endings() or any(one.room > 0 for one in rooms):
+            self._gathering.call_began(now=self.broker.clock.monotonic())
+            thread.begin(partial(self._fetcher.fetch, rooms, is_mail_due=is_mail_due))
+
+    def _is_gathering(self, coming: Sequence[Addressed]) -> bool:
+        """Return whether acknowledgements wait for others, for a moment."""
+        if self._is_urgent or self._is_mail_due or (not coming and not self.broker.keeper.has_endings()):
+            return False
+        pause_seconds = self._gathering.pause_seconds(now=self.broker.clock.monotonic())
+        if pause_seconds > 0:
+            self._loop.call_later(pause_seconds, self._round)
+        return pause_seconds > 0
 
     def _rooms(self, *, coming: Sequence[Addressed] = ()) -> list[ChannelRoom]:
         """Return what each channel takes, beside what is about to be delivered."""
@@ -198,10 +221,6 @@ class TowlineTransport(VirtualTransport):
                 taken = sum(of is channel for of, _ in coming)
                 rooms.append(channel.room_for(channel.qos.credit() - taken))
         return rooms
-
-    def _take_mail_due(self) -> bool:
-        is_due, self._is_mail_due = self._is_mail_due, False
-        return is_due
 
     def _due(self, fetched: Fetched) -> list[Addressed]:
         """Return what is to be delivered now, in the order of publishing."""
@@ -223,6 +242,10 @@ class TowlineTransport(VirtualTransport):
         give_back([*fetched.letters, *fetched.tasks])
         with suppress(StoreUnavailableError):  # the keeper tries again
             self.broker.keeper.flush()
+
+    def _on_tasks(self) -> None:
+        self._is_urgent = True
+        self.kick()
 
     def _on_mail(self) -> None:
         self._is_mail_due = True
