@@ -15,7 +15,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
-from queue_core.kombu import events
+from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
     KombuMessage,
     MessageExpiry,
@@ -403,6 +403,14 @@ class TowlineChannel(virtual.Channel):
     def put_back(self, letter: Popped) -> None:
         """Put a message back into its mailbox."""
         self._transport.mailboxes.put(letter.queue, Posted(letter.text))
+
+    def acknowledge(self, tag: str) -> None:
+        """Delete a lease's task at the next flush; one that runs, with `ack: when_done`, when it has ended."""
+        task = celery_state.running_request(tag) if self._transport.options.ack == "when_done" else None
+        if task is not None:
+            self._transport.broker.keeper.end_with(tag, task)
+        else:
+            self.end_lease(tag, None)
 
     def end_lease(self, tag: str, ending: Ending) -> None:
         """End a lease at the next flush. A message of a mailbox has none."""

@@ -11,6 +11,7 @@ import socket
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from threading import Event
 from typing import Any
 
 import structlog
@@ -19,7 +20,7 @@ from kombu.transport.virtual.base import Transport as VirtualTransport
 
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError, StoreUnavailableError
-from queue_core.kombu import events
+from queue_core.kombu import celery_state, events
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import TowlineChannel
@@ -31,6 +32,9 @@ from queue_core.kombu.wake_thread import WakeThread
 
 SAFETY_SECONDS = 5.0
 """Pause between two rounds that nothing asked for."""
+LOOK_SECONDS = 0.25
+"""Pause between two looks, without an event loop, whether the worker was told to stop: Celery's own is 2 s."""
+SOON_SECONDS = 0.02
 STOP_SECONDS = 1.0
 """How long the end of a connection waits for a call that is under way: what it brings is given back in any case."""
 WAIT_SECONDS = 20.0
@@ -76,6 +80,12 @@ class TowlineTransport(VirtualTransport):
         """Whether a round was asked for since the last call of one began."""
         self._is_urgent = False
         """Whether it was for something that may be there."""
+        self._woken = Event()
+        """Without an event loop: ends a pause."""
+        self._is_pausing = False
+        self._is_in_worker = False
+        """Whether Celery's worker drains this transport without an event loop, as with gevent."""
+        self._cycles_due = 0
         self._gathering = Gathering()
         self._fetcher = Fetcher(self.broker.keeper)
         self._fetch_thread: FetchThread[Fetched] | None = None
@@ -134,8 +144,7 @@ class TowlineTransport(VirtualTransport):
         loop.add_reader(reader.fileno(), self._on_wake)
         self._timer = loop.call_repeatedly(SAFETY_SECONDS, self._on_mail)
         self._fetch_thread = FetchThread(self._wake_up, unwanted=self._discard, name="towline-calls")
-        self._task_waiter = WakeThread(self._wait_for_tasks, self._on_tasks, name="towline-tasks")
-        self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
+        self._start_waiters()
         self.kick()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature
@@ -148,9 +157,13 @@ class TowlineTransport(VirtualTransport):
             self._on_mail()
 
     def kick(self) -> None:
-        """Ask for a round, from any thread. Without an event loop, end leases at once."""
+        """Ask for a round, from any thread. Without an event loop, end leases at once, or have `drain_events` do so."""
         if self._wake is None:
-            if self.broker.keeper.has_endings():
+            if self._is_pausing:
+                self._woken.set()
+            elif self._is_in_worker:
+                self.broker.keeper.flush_soon()
+            elif self.broker.keeper.has_endings():
                 with suppress(StoreUnavailableError):  # the keeper tries again
                     self.broker.keeper.flush()
             return
@@ -243,6 +256,10 @@ class TowlineTransport(VirtualTransport):
         with suppress(StoreUnavailableError):  # the keeper tries again
             self.broker.keeper.flush()
 
+    def _start_waiters(self) -> None:
+        self._task_waiter = WakeThread(self._wait_for_tasks, self._on_tasks, name="towline-tasks")
+        self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
+
     def _on_tasks(self) -> None:
         self._is_urgent = True
         self.kick()
@@ -310,15 +327,54 @@ class TowlineTransport(VirtualTransport):
         return bool(due)
 
     def _pause(self, left: float | None) -> None:
-        """Wait for a message; where tasks and messages may come, look for both now and then."""
+        """Wait for a message or for room; without a server, look for tasks now and then.
+
+        Raises `TimeoutError` when this worker was told to stop.
+        """
         mail = [queue for channel in self.channels for queue in channel.mailbox_queues()]
         has_tasks = any(channel.task_queues() for channel in self.channels)
+        if has_tasks and self.broker.is_served:
+            self._wait_for_wake(WAIT_SECONDS if left is None else min(WAIT_SECONDS, left))
+            return
         pause = self.options.polling_seconds if has_tasks else WAIT_SECONDS
         pause = pause if left is None else min(pause, left)
         if mail:
             self.mailboxes.wait(mail, wait_seconds=pause)
         else:
             self.broker.pause(pause if has_tasks else self.options.polling_seconds)
+
+    def _wait_for_wake(self, seconds: float) -> None:
+        """Have threads wait for tasks and messages, which other threads' acknowledgements may make room for.
+
+        Celery without an event loop acknowledges between two calls of `drain_events`: a task's begin or end is followed
+        by one at once, and by another soon, as it may come first.
+        """
+        ends_at = self.broker.clock.monotonic() + seconds
+        if self._task_waiter is None:
+            self._start_waiters()
+            self._is_in_worker = celery_state.call_around_tasks(self._on_task)
+        self._is_pausing = True
+        try:
+            self._arm(is_idle=True)
+            while not self.broker.keeper.has_endings():
+                left = ends_at - self.broker.clock.monotonic()
+                if left <= 0:
+                    break
+                is_woken = self._woken.wait(min(left, SOON_SECONDS if self._cycles_due else LOOK_SECONDS))
+                if self._cycles_due:
+                    self._cycles_due -= 1
+                    raise TimeoutError
+                if celery_state.is_stopping():
+                    raise TimeoutError
+                if is_woken:
+                    break
+        finally:
+            self._is_pausing = False
+            self._woken.clear()
+
+    def _on_task(self, **_: object) -> None:
+        self._cycles_due = 2
+        self._woken.set()
 
     # -- deliveries -------------------------------------------------------------------------------------------------
 
