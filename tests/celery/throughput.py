@@ -300,9 +300,9 @@ def countdown(tasks: int, *, pool: str = "prefork") -> Delayed:
             until(lambda: queues.queue("celery").stats().in_flight == 0, "its acknowledgement")
             stats = queues.queue("celery").stats()
             queues.close()
-            after = running.memory()
+            after, is_running = running.memory(), running.done() == 2
         app.close()
-    return Delayed(tasks, before, after, stats.delayed, stats.in_flight, running.done() == 2)
+    return Delayed(tasks, before, after, stats.delayed, stats.in_flight, is_running)
 
 
 def main() -> None:
