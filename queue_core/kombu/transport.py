@@ -213,9 +213,12 @@ class TowlineTransport(VirtualTransport):
         self._is_wanted = self._is_urgent = False
         is_mail_due, self._is_mail_due = self._is_mail_due, False
         rooms = self._rooms(coming=coming)
-        if is_mail_due or self.broker.keeper.has_endings() or any(one.room > 0 for one in rooms):
-            self._gathering.call_began(now=self.broker.clock.monotonic())
-            thread.begin(partial(self._fetcher.fetch, rooms, is_mail_due=is_mail_due))
+        if not is_mail_due and not self.broker.keeper.has_endings() and all(one.room <= 0 for one in rooms):
+            return
+        self._gathering.call_began(now=self.broker.clock.monotonic())
+        if not thread.begin(partial(self._fetcher.fetch, rooms, is_mail_due=is_mail_due)):
+            self._is_wanted = True  # the thread that waits for tasks was faster
+            self._is_mail_due = self._is_mail_due or is_mail_due
 
     def _is_gathering(self, coming: Sequence[Addressed]) -> bool:
         """Return whether acknowledgements wait for others, for a moment."""
@@ -261,8 +264,11 @@ class TowlineTransport(VirtualTransport):
         self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
 
     def _on_tasks(self) -> None:
-        self._is_urgent = True
-        self.kick()
+        """Lease at once, in the thread that waited, as far as the loop left room for it; else ask the loop."""
+        thread = self._fetch_thread
+        if thread is None or not thread.make_offered():
+            self._is_urgent = True
+            self.kick()
 
     def _on_mail(self) -> None:
         self._is_mail_due = True
@@ -275,10 +281,13 @@ class TowlineTransport(VirtualTransport):
             wanted = [
                 channel._store_name(queue)  # noqa: SLF001 - of this package
                 for channel in channels
-                if channel.qos.credit() > 0
+                if channel.qos.credit() > 0 and not self.is_retired
                 for queue in channel.task_queues()
             ]
-            self._task_waiter.wait_for([] if self.is_retired else wanted)
+            if self._fetch_thread is not None:
+                fetch = partial(self._fetcher.fetch, self._rooms(), is_mail_due=False)
+                self._fetch_thread.offer(fetch if wanted else None)
+            self._task_waiter.wait_for(wanted)
         if self._mail_waiter is not None:
             self._mail_waiter.wait_for([queue for channel in channels for queue in channel.mailbox_queues()])
 

@@ -67,3 +67,29 @@ def test_what_a_call_brings_after_the_end_is_unwanted(site: Site) -> None:
     goes_on.set()
     eventually(lambda: site.unwanted == ["late"])
     assert not site.over.is_set()
+
+
+def test_a_call_that_is_left_is_made_by_whoever_asks_first_and_once(site: Site) -> None:
+    assert not site.thread.make_offered()
+    site.thread.offer(lambda: "offered")
+    assert site.thread.make_offered()
+    assert site.over.is_set()
+    assert (site.thread.make_offered(), site.thread.begin(lambda: "other")) == (False, False)
+    assert site.thread.take() == "offered"
+    site.thread.stop(wait_seconds=10)
+
+
+def test_a_call_that_begins_takes_the_place_of_one_that_is_left(site: Site) -> None:
+    site.thread.offer(lambda: "offered")
+    assert site.thread.begin(lambda: "begun")
+    assert not site.thread.make_offered()
+    assert site.over.wait(10)
+    assert site.thread.take() == "begun"
+    assert not site.thread.make_offered()
+    site.thread.stop(wait_seconds=10)
+
+
+def test_after_the_end_no_call_is_made(site: Site) -> None:
+    site.thread.offer(lambda: "offered")
+    site.thread.stop(wait_seconds=10)
+    assert (site.thread.make_offered(), site.thread.begin(lambda: "other")) == (False, False)
