@@ -188,10 +188,20 @@ class LeaseKeeper:
             self._wait_again(lent)
             raise
 
-    def flush(self) -> None:
-        """End all leases that are to end now. Raises `StoreUnavailableError`, after which it can be called again."""
+    def held(self) -> frozenset[str]:
+        """Return the tokens of all leases that are renewed here."""
         with self._lock:
-            endings, self._endings = self._endings, {}
+            return frozenset(self._held)
+
+    def flush(self, *, spared: frozenset[str] = frozenset()) -> None:
+        """End all leases that are to end now, but for those spared: the next call of their queue ends them.
+
+        Raises `StoreUnavailableError`, after which it can be called again.
+        """
+        with self._lock:
+            endings = {token: one for token, one in self._endings.items() if token not in spared}
+            for token in endings:
+                del self._endings[token]
         groups: dict[tuple[str, Ending], list[str]] = defaultdict(list)
         for token, (queue, ending) in endings.items():
             groups[queue, ending].append(token)

@@ -122,6 +122,8 @@ class Fetcher:
         letters: list[Addressed] = []
         tasks: list[Addressed] = []
         may_be_more = False
+        # What is acknowledged meanwhile is deleted by the next round's lease, instead of by a call of its own.
+        spared = self._keeper.held()
         try:
             if is_mail_due:
                 letters += _letters(rooms)
@@ -129,7 +131,7 @@ class Fetcher:
                 found, is_filled = one.tasks()
                 tasks += found
                 may_be_more = may_be_more or is_filled
-            self._keeper.flush()
+            self._keeper.flush(spared=spared)
             # A message that was put before one of these tasks was must not come after it. Of a backlog's, it has come.
             if any(task.at > self._mail_until for _, task in tasks):
                 until = max(task.leased_at for _, task in tasks)
