@@ -15,7 +15,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
-from queue_core.kombu import events
+from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
     KombuMessage,
     MessageExpiry,
@@ -28,6 +28,7 @@ from queue_core.kombu.envelope import (
 from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
+from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import check_payload
 from queue_core.mailboxes.exchanges import Binding, matches
 from queue_core.mailboxes.mailboxes import Popped
@@ -48,12 +49,19 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message on its way to its consumer. `at`: when it was published; `leased_at`: 0 for one of a mailbox."""
+    """A message on its way to its consumer.
+
+    Args:
+        at: when it was published.
+        leased_at: when its task was leased; 0: it comes from a mailbox.
+        is_counted: it is a task, and takes room until it is acknowledged.
+    """
 
     queue: str
     at: int
     message: KombuMessage
     leased_at: int = 0
+    is_counted: bool = False
 
 
 class TowlineChannel(virtual.Channel):
@@ -307,10 +315,11 @@ class TowlineChannel(virtual.Channel):
 
     def basic_get(self, queue: str, no_ack: bool = False, **_: Any) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Return one message, or None."""
-        found = self.lease(queue, 1) if self._is_task_queue(queue) else self._letters_of([queue], 1, no_ack=no_ack)
+        is_task = self._is_task_queue(queue)
+        found = self.lease(queue, 1)[0] if is_task else self.letters([queue], 1, no_ack=no_ack)
         if not found:
             return None
-        if no_ack and self._is_task_queue(queue):
+        if no_ack and is_task:
             self.end_lease(found[0].message["properties"]["delivery_tag"], None)
             self.flush_ends()
         message = self.Message(found[0].message, channel=self)
@@ -329,17 +338,15 @@ class TowlineChannel(virtual.Channel):
         start = self._turn % len(queues) if queues else 0
         return queues[start:] + queues[:start]
 
-    def letters(self, count: int) -> list[Delivery]:
-        """Take messages out of the mailboxes that this channel consumes; with acknowledgement within its credit."""
+    def room_for(self, room: int) -> ChannelRoom:
+        """Return what this channel takes, with room for so many messages that are acknowledged."""
         queues = self.mailbox_queues()
         free = [queue for queue in queues if self._no_ack.get(queue)]
         counted = [queue for queue in queues if not self._no_ack.get(queue)]
-        found = self._letters_of(free, count, no_ack=True) if free else []
-        if counted and (credit := min(count, self.qos.credit())) > 0:
-            found += self._letters_of(counted, credit, no_ack=False)
-        return found
+        return ChannelRoom(self, self.task_queues() if room > 0 else (), free, counted, room)
 
-    def _letters_of(self, queues: Sequence[str], count: int, *, no_ack: bool) -> list[Delivery]:
+    def letters(self, queues: Sequence[str], count: int, *, no_ack: bool) -> list[Delivery]:
+        """Take messages out of mailboxes."""
         deliveries: list[Delivery] = []
         for letter in self._transport.mailboxes.pop(queues, count):
             tag = f"{LETTER}{uuid()}"
@@ -349,11 +356,14 @@ class TowlineChannel(virtual.Channel):
             deliveries.append(Delivery(letter.queue, letter.at, message))
         return deliveries
 
-    def lease(self, queue: str, count: int) -> list[Delivery]:
-        """Delete the tasks that were acknowledged, and lease up to `count` of the next."""
+    def lease(self, queue: str, count: int) -> tuple[list[Delivery], int]:
+        """Delete the tasks that were acknowledged, and lease up to `count` of the next.
+
+        Returns the messages, and how many leases were granted.
+        """
         transport = self._transport
         if transport.is_retired:
-            return []
+            return [], 0
         name = self._store_name(queue)
         try:
             with transport.broker.keeper.deletions(name) as deletions:
@@ -363,13 +373,14 @@ class TowlineChannel(virtual.Channel):
             transport.broker.keeper.report_lost(lost)
         except WorkerRetiredError as error:
             transport.retire(str(error))
-            return []
+            return [], 0
         except UnknownQueueError:
             transport.broker.forget(name)
-            return []
+            return [], 0
         for lease in leases:
             transport.broker.keeper.hold(lease)
-        return [delivery for lease in leases if (delivery := self._delivery(queue, lease)) is not None]
+        found = [delivery for lease in leases if (delivery := self._delivery(queue, lease)) is not None]
+        return found, len(leases)
 
     def _delivery(self, queue: str, lease: Lease) -> Delivery | None:
         """Return a leased task's message; None, and its lease ended, where its time is over."""
@@ -380,7 +391,10 @@ class TowlineChannel(virtual.Channel):
             _log.info(events.MESSAGE_EXPIRED, queue=queue, task=lease.name)
             self.end_lease(lease.token, None)
             return None
-        return Delivery(queue, lease.added_at, message, lease.leased_at)
+        is_counted = not self._no_ack.get(queue)
+        if not is_counted:  # nobody will acknowledge it
+            self.end_lease(lease.token, None)
+        return Delivery(queue, lease.added_at, message, lease.leased_at, is_counted)
 
     # -- ends of messages -------------------------------------------------------------------------------------------
 
@@ -391,6 +405,14 @@ class TowlineChannel(virtual.Channel):
     def put_back(self, letter: Popped) -> None:
         """Put a message back into its mailbox."""
         self._transport.mailboxes.put(letter.queue, Posted(letter.text))
+
+    def acknowledge(self, tag: str) -> None:
+        """Delete a lease's task at the next flush; one that runs, with `ack: when_done`, when it has ended."""
+        task = celery_state.running_request(tag) if self._transport.options.ack == "when_done" else None
+        if task is not None:
+            self._transport.broker.keeper.end_with(tag, task)
+        else:
+            self.end_lease(tag, None)
 
     def end_lease(self, tag: str, ending: Ending) -> None:
         """End a lease at the next flush. A message of a mailbox has none."""

@@ -4,12 +4,14 @@ A lease outlives its connection: while a task runs, its lease is renewed whateve
 it, and its late acknowledgement ends it by its token. So a task runs once across an outage of the server.
 """
 
+import atexit
+import math
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import structlog
 
@@ -32,15 +34,31 @@ acknowledgement."""
 _log = structlog.get_logger(__name__)
 
 
+TaskState: TypeAlias = Literal["runs", "ended", "cancelled"]
+
+
+class WatchedTask(Protocol):
+    """A task that runs beyond its acknowledgement."""
+
+    def state(self) -> TaskState:
+        """Return whether it runs, has ended, or was given up."""
+
+
 @dataclass(slots=True)
 class HeldLease:
-    """A lease of this process. `is_kept`: its connection is gone, but its task runs."""
+    """A lease of this process.
+
+    Args:
+        is_kept: its connection is gone, but its task runs.
+        task: acknowledged already; the lease ends when it does.
+    """
 
     queue: str
     token: str
     seconds: float
     renew_at: float
     is_kept: bool = False
+    task: WatchedTask | None = None
     misses: int = 0
 
 
@@ -54,6 +72,7 @@ class GivenBack:
     error: str = ""
 
 
+CUT_SHORT = GivenBack(delay_seconds=0, error="its worker was stopped while the task ran")
 ABANDONED = GivenBack(delay_seconds=0, error="its worker lost the broker, and gave the task up")
 
 Ending: TypeAlias = GivenBack | None
@@ -87,6 +106,9 @@ class LeaseKeeper:
         self._changed = threading.Event()
         self._held: dict[str, HeldLease] = {}
         self._endings: dict[str, tuple[str, Ending]] = {}
+        self._is_finished_at_exit = False
+        self._wakes_at = math.inf
+        """When the thread's next round is due: most leases come and go without one."""
         self._thread: threading.Thread | None = None
 
     def renew_after_fork(self) -> None:
@@ -95,6 +117,7 @@ class LeaseKeeper:
 
     def stop(self) -> None:
         """End the thread; leases that are held run out."""
+        atexit.unregister(self.finish)
         self._thread = None
         self._changed.set()
 
@@ -104,12 +127,14 @@ class LeaseKeeper:
         renew_at = self._clock.monotonic() + seconds / RENEWALS_PER_LEASE
         with self._lock:
             self._held[lease.token] = HeldLease(lease.queue, lease.token, seconds, renew_at)
+            is_earlier = renew_at < self._wakes_at
             is_new = self._thread is None and self._starts_thread
             if is_new:
                 self._thread = threading.Thread(target=self._keep, name="towline-leases", daemon=True)
         if is_new and self._thread is not None:
             self._thread.start()
-        self._changed.set()
+        if is_earlier:
+            self._changed.set()
 
     def end(self, token: str, ending: Ending) -> None:
         """End a lease at the next `flush`: delete its task, or give it back. An unknown token is logged."""
@@ -127,6 +152,23 @@ class LeaseKeeper:
             if held is not None:
                 held.is_kept = True
         self._changed.set()
+
+    def end_with(self, token: str, task: WatchedTask) -> None:
+        """Delete a lease's task when it has ended, and not before; it is given back if it is cancelled."""
+        with self._lock:
+            held = self._held.get(token)
+            if held is not None:
+                held.task = task
+            is_first, self._is_finished_at_exit = not self._is_finished_at_exit, True
+        if is_first:
+            # A worker that stops waits for its tasks, and ends before the next round.
+            atexit.register(self.finish)
+
+    def finish(self) -> None:
+        """End the leases of acknowledged tasks as this process ends: what runs yet is cut short."""
+        self._end_watched(of_running=CUT_SHORT)
+        with suppress(QueueError):
+            self.flush()
 
     def is_held(self, token: str) -> bool:
         """Return whether this lease is renewed here."""
@@ -146,10 +188,20 @@ class LeaseKeeper:
             self._wait_again(lent)
             raise
 
-    def flush(self) -> None:
-        """End all leases that are to end now. Raises `StoreUnavailableError`, after which it can be called again."""
+    def held(self) -> frozenset[str]:
+        """Return the tokens of all leases that are renewed here."""
         with self._lock:
-            endings, self._endings = self._endings, {}
+            return frozenset(self._held)
+
+    def flush(self, *, spared: frozenset[str] = frozenset()) -> None:
+        """End all leases that are to end now, but for those spared: the next call of their queue ends them.
+
+        Raises `StoreUnavailableError`, after which it can be called again.
+        """
+        with self._lock:
+            endings = {token: one for token, one in self._endings.items() if token not in spared}
+            for token in endings:
+                del self._endings[token]
         groups: dict[tuple[str, Ending], list[str]] = defaultdict(list)
         for token, (queue, ending) in endings.items():
             groups[queue, ending].append(token)
@@ -163,6 +215,10 @@ class LeaseKeeper:
                     raise
                 for token in batch:
                     del endings[token]
+
+    def flush_soon(self) -> None:
+        """Have the thread end all leases that are to end."""
+        self._changed.set()
 
     def has_endings(self) -> bool:
         """Return whether leases are to end."""
@@ -208,6 +264,7 @@ class LeaseKeeper:
         """Renew what is due and give back what nobody runs; return the seconds until the next round, None: never."""
         try:
             self._give_back_abandoned()
+            self._end_watched()
             if self._endings:
                 self.flush()
             self._renew_due()
@@ -224,10 +281,13 @@ class LeaseKeeper:
         now = self._clock.monotonic()
         with self._lock:
             if not self._held:
+                self._wakes_at = math.inf
                 return None
             due = min(held.renew_at for held in self._held.values()) - now
             # A worker whose loop has ended, but whose tasks have not, acknowledges without flushing.
-            return max(0.0, min(due, RETRY_SECONDS))
+            pause = max(0.0, min(due, RETRY_SECONDS))
+            self._wakes_at = now + pause
+            return pause
 
     def _give_back_abandoned(self) -> None:
         """Give back kept leases whose tasks ended without an acknowledgement, as one does that Celery cancels."""
@@ -240,6 +300,19 @@ class LeaseKeeper:
             held.misses = 0 if held.token in running else held.misses + 1
             if held.misses >= MISSES:
                 self.end(held.token, ABANDONED)
+
+    def _end_watched(self, *, of_running: GivenBack | None = None) -> None:
+        """End the leases of tasks that were acknowledged before they ended; `of_running`: those that run, too."""
+        with self._lock:
+            watched = [(held.token, held.task) for held in self._held.values() if held.task is not None]
+        for token, task in watched:
+            state = task.state()
+            if state == "ended":
+                self.end(token, None)
+            elif state == "cancelled":
+                self.end(token, CUT_SHORT)
+            elif of_running is not None:
+                self.end(token, of_running)
 
     def _renew_due(self) -> None:
         now = self._clock.monotonic()

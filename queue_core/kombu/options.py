@@ -17,6 +17,8 @@ class TransportOptions:
         lease_seconds: length of leases; None: each queue's own.
         max_leases: of queues that are created here: leases after which a task that is not done is dead.
         eta: `store`: a task with an eta waits in the store; `worker`: in the memory of a worker, as with other brokers.
+        ack: `when_told`: a task is deleted when it is acknowledged; `when_done`: one that Celery acknowledges before it
+            runs is deleted when it has ended.
         expired: `worker`: a worker gets a task that has expired, and marks it as revoked; `drop`: nobody does.
         worker: the name that leases are held by; "": `$TOWLINE_WORKER`, or host and process.
         durability: of a store that is opened without a server.
@@ -26,6 +28,7 @@ class TransportOptions:
     lease_seconds: float | None = None
     max_leases: int | None = None
     eta: Literal["store", "worker"] = "store"
+    ack: Literal["when_told", "when_done"] = "when_told"
     expired: Literal["worker", "drop"] = "worker"
     worker: str = ""
     durability: Literal["strict", "relaxed"] = "strict"
@@ -45,6 +48,7 @@ def options_of(given: Mapping[str, object]) -> TransportOptions:
         lease_seconds=_seconds(given, "lease_seconds"),
         max_leases=max_leases,
         eta=cast("Literal['store', 'worker']", _word(given, "eta", ("store", "worker"))),
+        ack=cast("Literal['when_told', 'when_done']", _word(given, "ack", ("when_told", "when_done"))),
         expired=cast("Literal['worker', 'drop']", _word(given, "expired", ("worker", "drop"))),
         worker=worker,
         durability=cast("Literal['strict', 'relaxed']", _word(given, "durability", ("strict", "relaxed"))),

@@ -7,14 +7,13 @@ from kombu.transport import virtual
 
 from queue_core.errors import StoreUnavailableError
 from queue_core.kombu import celery_state
-from queue_core.kombu.keeper import GivenBack
+from queue_core.kombu.keeper import CUT_SHORT, GivenBack
 
 if TYPE_CHECKING:
     from queue_core.kombu.channel import TowlineChannel
 
 UNSEEN = GivenBack(charge="uncounted", delay_seconds=0)
 """For a message that was delivered, but that nothing was done with."""
-CUT_SHORT = GivenBack(delay_seconds=0, error="its worker was stopped while the task ran")
 REQUEUED = "given back by its worker: it was rejected, or the process that ran it died"
 REJECTED = GivenBack(dead_reason="rejected by its worker")
 CREDIT = 100
@@ -31,11 +30,15 @@ class LeaseQoS(virtual.QoS):
         estimate = self.can_consume_max_estimate()
         return CREDIT if estimate is None else int(estimate)
 
+    def is_unacknowledged(self, delivery_tag: str) -> bool:
+        """Return whether this message was delivered and not acknowledged yet."""
+        return delivery_tag in self._delivered
+
     def ack(self, delivery_tag: str) -> None:
-        """Delete the message's task. A lost lease is logged; the slot is free in any case."""
+        """Delete the message's task, by option only when it has ended. The slot is free in any case."""
         try:
             if self.channel.take_letter(delivery_tag) is None:
-                self.channel.end_lease(delivery_tag, None)
+                self.channel.acknowledge(delivery_tag)
         finally:
             super().ack(delivery_tag)
             self.channel.kick()

@@ -1,7 +1,8 @@
 """The transport: connections to a broker, and the rounds in which their channels lease and deliver.
 
-In Celery's event loop a thread waits for tasks, another for messages; each only writes a byte, and the loop leases. So
-acknowledgements, prefetch counts and deliveries have one thread.
+In Celery's event loop a thread waits for tasks, another for messages, and a third makes the calls that lease and
+delete, one at a time. The loop reckons what each asks for, and delivers what it brings: so prefetch counts and
+deliveries have one thread, and the loop never waits for a disk.
 """
 
 import json
@@ -9,7 +10,9 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from functools import partial
+from threading import Event
+from typing import Any
 
 import structlog
 from kombu.transport import virtual
@@ -17,22 +20,25 @@ from kombu.transport.virtual.base import Transport as VirtualTransport
 
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError, StoreUnavailableError
-from queue_core.kombu import events
+from queue_core.kombu import celery_state, events
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of, worker_name
-from queue_core.kombu.channel import Delivery, TowlineChannel
-from queue_core.kombu.envelope import KombuMessage, priority_of
+from queue_core.kombu.channel import TowlineChannel
+from queue_core.kombu.envelope import KombuMessage
+from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
+from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, Gathering, give_back, merged
 from queue_core.kombu.wake_thread import WakeThread
 
-LETTERS_PER_ROUND = 100
 SAFETY_SECONDS = 5.0
 """Pause between two rounds that nothing asked for."""
+LOOK_SECONDS = 0.25
+"""Pause between two looks, without an event loop, whether the worker was told to stop: Celery's own is 2 s."""
+SOON_SECONDS = 0.02
+STOP_SECONDS = 1.0
+"""How long the end of a connection waits for a call that is under way: what it brings is given back in any case."""
 WAIT_SECONDS = 20.0
 """How long a call that waits may take."""
-
-Addressed: TypeAlias = tuple[TowlineChannel, Delivery]
-"""A message and the channel that consumes it."""
 
 _log = structlog.get_logger(__name__)
 
@@ -70,6 +76,19 @@ class TowlineTransport(VirtualTransport):
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._is_kicked = False
         self._is_mail_due = True
+        self._is_wanted = False
+        """Whether a round was asked for since the last call of one began."""
+        self._is_urgent = False
+        """Whether it was for something that may be there."""
+        self._woken = Event()
+        """Without an event loop: ends a pause."""
+        self._is_pausing = False
+        self._is_in_worker = False
+        """Whether Celery's worker drains this transport without an event loop, as with gevent."""
+        self._cycles_due = 0
+        self._gathering = Gathering()
+        self._fetcher = Fetcher(self.broker.keeper)
+        self._fetch_thread: FetchThread[Fetched] | None = None
         self._later: list[Addressed] = []
         self._timer: Any = None
         self._task_waiter: WakeThread | None = None
@@ -103,7 +122,7 @@ class TowlineTransport(VirtualTransport):
         """Give back what was not acknowledged, except for running tasks, and stop to wait."""
         self._stop_waiting()
         later, self._later = self._later, []
-        _give_back(later)
+        give_back(later)
         super().close_connection(connection)
         with suppress(StoreUnavailableError):
             self.broker.keeper.flush()
@@ -124,8 +143,8 @@ class TowlineTransport(VirtualTransport):
         self._wake = (reader, writer)
         loop.add_reader(reader.fileno(), self._on_wake)
         self._timer = loop.call_repeatedly(SAFETY_SECONDS, self._on_mail)
-        self._task_waiter = WakeThread(self._wait_for_tasks, self.kick, name="towline-tasks")
-        self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
+        self._fetch_thread = FetchThread(self._wake_up, unwanted=self._discard, name="towline-calls")
+        self._start_waiters()
         self.kick()
 
     def unregister_from_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature
@@ -138,14 +157,22 @@ class TowlineTransport(VirtualTransport):
             self._on_mail()
 
     def kick(self) -> None:
-        """Ask for a round, from any thread. Without an event loop, end leases at once."""
-        wake = self._wake
-        if wake is None:
-            if self.broker.keeper.has_endings():
+        """Ask for a round, from any thread. Without an event loop, end leases at once, or have `drain_events` do so."""
+        if self._wake is None:
+            if self._is_pausing:
+                self._woken.set()
+            elif self._is_in_worker:
+                self.broker.keeper.flush_soon()
+            elif self.broker.keeper.has_endings():
                 with suppress(StoreUnavailableError):  # the keeper tries again
                     self.broker.keeper.flush()
             return
-        if not self._is_kicked:
+        self._is_wanted = True
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        wake = self._wake
+        if wake is not None and not self._is_kicked:
             self._is_kicked = True
             with suppress(OSError):  # closed meanwhile, or full, which wakes it as well
                 wake[1].send(b"k")
@@ -159,64 +186,108 @@ class TowlineTransport(VirtualTransport):
         self._round()
 
     def _round(self) -> None:
-        """Lease and deliver, and have the threads wait for more."""
-        if self._lease_and_deliver():
-            self.kick()
-        self._arm([channel for channel in self.channels if channel is not None])
-
-    def _lease_and_deliver(self) -> bool:
-        """End leases, lease within each channel's credit, and deliver in the order of publishing; False: nothing."""
-        channels = [channel for channel in list(self.channels) if channel is not None]
-        letters, self._later = self._later, []
-        tasks: list[Addressed] = []
+        """Take what was fetched, fetch again if there may be more, and deliver meanwhile; wait where there is none."""
+        thread = self._fetch_thread
+        if thread is None:
+            return
+        fetched = thread.take()
+        due: list[Addressed] = []
+        if fetched is not None:
+            due = self._due(fetched)
+            self._is_wanted = self._is_wanted or fetched.may_be_more
+            self._gathering.call_ended(due, now=self.broker.clock.monotonic())
         try:
-            if self._is_mail_due or self._wake is None:
-                self._is_mail_due = False
-                letters += self._letters(channels)
-            for channel in channels:
-                for queue in channel.task_queues():
-                    credit = channel.qos.credit() - sum(of is channel for of, _ in tasks)
-                    if credit <= 0:
-                        break
-                    tasks += [(channel, delivery) for delivery in channel.lease(queue, credit)]
-            self.broker.keeper.flush()
-            if tasks:  # a message that was sent before one of these tasks must not come after it
-                letters += self._letters(channels)
+            if self._is_wanted and not thread.is_busy and not self._is_gathering(due):
+                self._begin(thread, coming=due)
         except BaseException:
-            _give_back([*letters, *tasks])
+            give_back(due)
             raise
-        # Nor may one that was sent after this lease come before a task that was added since.
-        horizon = min((task.leased_at for _, task in tasks), default=None)
+        if not thread.is_busy:
+            later, self._later = self._later, []
+            due += later
+        self._deliver_all(due)
+        self._arm(is_idle=not thread.is_busy)
+
+    def _begin(self, thread: FetchThread[Fetched], *, coming: Sequence[Addressed]) -> None:
+        """Begin to fetch, if there is room for anything or something to end."""
+        self._is_wanted = self._is_urgent = False
+        is_mail_due, self._is_mail_due = self._is_mail_due, False
+        rooms = self._rooms(coming=coming)
+        if not is_mail_due and not self.broker.keeper.has_endings() and all(one.room <= 0 for one in rooms):
+            return
+        self._gathering.call_began(now=self.broker.clock.monotonic())
+        if not thread.begin(partial(self._fetcher.fetch, rooms, is_mail_due=is_mail_due)):
+            self._is_wanted = True  # the thread that waits for tasks was faster
+            self._is_mail_due = self._is_mail_due or is_mail_due
+
+    def _is_gathering(self, coming: Sequence[Addressed]) -> bool:
+        """Return whether acknowledgements wait for others, for a moment."""
+        if self._is_urgent or self._is_mail_due or (not coming and not self.broker.keeper.has_endings()):
+            return False
+        pause_seconds = self._gathering.pause_seconds(now=self.broker.clock.monotonic())
+        if pause_seconds > 0:
+            self._loop.call_later(pause_seconds, self._round)
+        return pause_seconds > 0
+
+    def _rooms(self, *, coming: Sequence[Addressed] = ()) -> list[ChannelRoom]:
+        """Return what each channel takes, beside what is about to be delivered."""
+        rooms = []
+        for channel in list(self.channels):
+            if channel is not None:
+                taken = sum(of is channel for of, _ in coming)
+                rooms.append(channel.room_for(channel.qos.credit() - taken))
+        return rooms
+
+    def _due(self, fetched: Fetched) -> list[Addressed]:
+        """Return what is to be delivered now, in the order of publishing."""
+        later, self._later = self._later, []
+        letters = [*later, *fetched.letters]
+        # A message that was sent after these leases must not come before a task that was added since.
+        horizon = min((task.leased_at for _, task in fetched.tasks), default=None)
         if horizon is not None:
             self._later = [one for one in letters if one[1].at > horizon]
             letters = [one for one in letters if one[1].at <= horizon]
-        self._took(is_task=bool(tasks), is_letter=bool(letters))
-        self._deliver_all(merged(letters, tasks))
-        return bool(letters or tasks)
+        if fetched.tasks and self._task_waiter is not None:
+            self._task_waiter.took()
+        if letters and self._mail_waiter is not None:
+            self._mail_waiter.took()
+        return merged(letters, fetched.tasks)
 
-    def _letters(self, channels: Sequence[TowlineChannel]) -> list[Addressed]:
-        return [(channel, letter) for channel in channels for letter in channel.letters(LETTERS_PER_ROUND)]
+    def _discard(self, fetched: Fetched) -> None:
+        """Give back what came when nobody wanted it any more."""
+        give_back([*fetched.letters, *fetched.tasks])
+        with suppress(StoreUnavailableError):  # the keeper tries again
+            self.broker.keeper.flush()
+
+    def _start_waiters(self) -> None:
+        self._task_waiter = WakeThread(self._wait_for_tasks, self._on_tasks, name="towline-tasks")
+        self._mail_waiter = WakeThread(self._wait_for_letters, self._on_mail, name="towline-messages")
+
+    def _on_tasks(self) -> None:
+        """Lease at once, in the thread that waited, as far as the loop left room for it; else ask the loop."""
+        thread = self._fetch_thread
+        if thread is None or not thread.make_offered():
+            self._is_urgent = True
+            self.kick()
 
     def _on_mail(self) -> None:
         self._is_mail_due = True
         self.kick()
 
-    def _took(self, *, is_task: bool, is_letter: bool) -> None:
-        if is_task and self._task_waiter is not None:
-            self._task_waiter.took()
-        if is_letter and self._mail_waiter is not None:
-            self._mail_waiter.took()
-
-    def _arm(self, channels: Sequence[TowlineChannel]) -> None:
-        """Have the threads wait again, for tasks only where there is room for one."""
-        if self._task_waiter is not None:
+    def _arm(self, *, is_idle: bool) -> None:
+        """Have the threads wait again: for tasks only where there is room for one, and no call asks for them."""
+        channels = [channel for channel in self.channels if channel is not None]
+        if self._task_waiter is not None and is_idle:
             wanted = [
                 channel._store_name(queue)  # noqa: SLF001 - of this package
                 for channel in channels
-                if channel.qos.credit() > 0
+                if channel.qos.credit() > 0 and not self.is_retired
                 for queue in channel.task_queues()
             ]
-            self._task_waiter.wait_for([] if self.is_retired else wanted)
+            if self._fetch_thread is not None:
+                fetch = partial(self._fetcher.fetch, self._rooms(), is_mail_due=False)
+                self._fetch_thread.offer(fetch if wanted else None)
+            self._task_waiter.wait_for(wanted)
         if self._mail_waiter is not None:
             self._mail_waiter.wait_for([queue for channel in channels for queue in channel.mailbox_queues()])
 
@@ -231,6 +302,9 @@ class TowlineTransport(VirtualTransport):
             if waiter is not None:
                 waiter.stop()
         self._task_waiter = self._mail_waiter = None
+        thread, self._fetch_thread = self._fetch_thread, None
+        if thread is not None:
+            thread.stop(wait_seconds=STOP_SECONDS)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -249,22 +323,67 @@ class TowlineTransport(VirtualTransport):
         """Deliver what there is, within prefetch counts; wait for it up to `timeout`. Raises `TimeoutError`."""
         clock = self.broker.clock
         ends_at = None if timeout is None else clock.monotonic() + timeout
-        while not self._lease_and_deliver():
+        while not self._fetch_and_deliver():
             left = None if ends_at is None else ends_at - clock.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
             self._pause(left)
 
+    def _fetch_and_deliver(self) -> bool:
+        """Fetch and deliver; return whether there was anything."""
+        due = self._due(self._fetcher.fetch(self._rooms(), is_mail_due=True))
+        self._deliver_all(due)
+        return bool(due)
+
     def _pause(self, left: float | None) -> None:
-        """Wait for a message; where tasks and messages may come, look for both now and then."""
+        """Wait for a message or for room; without a server, look for tasks now and then.
+
+        Raises `TimeoutError` when this worker was told to stop.
+        """
         mail = [queue for channel in self.channels for queue in channel.mailbox_queues()]
         has_tasks = any(channel.task_queues() for channel in self.channels)
+        if has_tasks and self.broker.is_served:
+            self._wait_for_wake(WAIT_SECONDS if left is None else min(WAIT_SECONDS, left))
+            return
         pause = self.options.polling_seconds if has_tasks else WAIT_SECONDS
         pause = pause if left is None else min(pause, left)
         if mail:
             self.mailboxes.wait(mail, wait_seconds=pause)
         else:
             self.broker.pause(pause if has_tasks else self.options.polling_seconds)
+
+    def _wait_for_wake(self, seconds: float) -> None:
+        """Have threads wait for tasks and messages, which other threads' acknowledgements may make room for.
+
+        Celery without an event loop acknowledges between two calls of `drain_events`: a task's begin or end is followed
+        by one at once, and by another soon, as it may come first.
+        """
+        ends_at = self.broker.clock.monotonic() + seconds
+        if self._task_waiter is None:
+            self._start_waiters()
+            self._is_in_worker = celery_state.call_around_tasks(self._on_task)
+        self._is_pausing = True
+        try:
+            self._arm(is_idle=True)
+            while not self.broker.keeper.has_endings():
+                left = ends_at - self.broker.clock.monotonic()
+                if left <= 0:
+                    break
+                is_woken = self._woken.wait(min(left, SOON_SECONDS if self._cycles_due else LOOK_SECONDS))
+                if self._cycles_due:
+                    self._cycles_due -= 1
+                    raise TimeoutError
+                if celery_state.is_stopping():
+                    raise TimeoutError
+                if is_woken:
+                    break
+        finally:
+            self._is_pausing = False
+            self._woken.clear()
+
+    def _on_task(self, **_: object) -> None:
+        self._cycles_due = 2
+        self._woken.set()
 
     # -- deliveries -------------------------------------------------------------------------------------------------
 
@@ -275,12 +394,14 @@ class TowlineTransport(VirtualTransport):
             while left:
                 channel, delivery = left.pop(0)
                 callback = self._callbacks.get(delivery.queue)
-                if callback is None:
+                # A prefetch count may have become smaller since the lease was asked for.
+                is_too_many = delivery.is_counted and channel.qos.credit() <= 0
+                if callback is None or is_too_many:
                     channel.give_back(delivery)
                 else:
                     callback(delivery.message)
         finally:
-            _give_back(left)
+            give_back(left)
 
     def parsed(self, text: str) -> KombuMessage:
         """Return a message's text as a message."""
@@ -292,20 +413,3 @@ class TowlineTransport(VirtualTransport):
         if not self.is_retired:
             self.is_retired = True
             _log.info(events.WORKER_RETIRED, worker=self.worker, pid=os.getpid(), reason=reason)
-
-
-def merged(letters: Sequence[Addressed], tasks: Sequence[Addressed]) -> list[Addressed]:
-    """Merge messages in the order of publishing into tasks, which keep their own order (of priority)."""
-    waiting = sorted(letters, key=lambda one: (-priority_of(one[1].message), one[1].at))
-    result: list[Addressed] = []
-    for task in tasks:
-        while waiting and waiting[0][1].at <= task[1].at:
-            result.append(waiting.pop(0))
-        result.append(task)
-    return result + waiting
-
-
-def _give_back(deliveries: Sequence[Addressed]) -> None:
-    for channel, delivery in deliveries:
-        with suppress(StoreUnavailableError):
-            channel.give_back(delivery)

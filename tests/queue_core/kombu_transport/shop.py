@@ -14,7 +14,7 @@ FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 
 app = Celery("shop", broker=os.environ.get("SHOP_BROKER"), backend=f"file://{FOLDER}")
 app.conf.update(
-    task_acks_late=True,
+    task_acks_late="SHOP_ACK" not in os.environ,
     task_reject_on_worker_lost=True,
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
@@ -22,6 +22,7 @@ app.conf.update(
     broker_transport_options={
         "lease_seconds": float(os.environ.get("SHOP_LEASE_SECONDS", "60")),
         "max_leases": int(os.environ.get("SHOP_MAX_LEASES", "100")),
+        "ack": os.environ.get("SHOP_ACK", "when_told"),
     },
 )
 

@@ -169,8 +169,10 @@ def test_a_task_of_higher_priority_is_first(running: Shop) -> None:
     blocks = [running.send("hold", name) for name in names]
     eventually(lambda: all(running.lines(name) for name in names))
     later = [running.send("hold", f"prio-{number}", priority=number) for number in (0, 9)]
-    for name in (*names, "prio-0", "prio-9"):
+    for name in ("prio-0", "prio-9", "block-1"):  # one process is free, the other is not
         running.let_end(name)
+    later[0].get(timeout=SECONDS, interval=0.01)
+    running.let_end("block-2")
     for result in (*blocks, *later):
         result.get(timeout=SECONDS, interval=0.01)
     record = (running.folder / "record").read_text()

@@ -128,6 +128,17 @@ def test_deletions_that_a_call_did_not_bring_wait_again(site: Site) -> None:
     assert site.stats().deleted_total == 1
 
 
+def test_a_flush_leaves_what_is_spared_to_the_next(site: Site) -> None:
+    early, late = site.lease(), site.lease()
+    site.keeper.end(early.token, None)
+    spared = site.keeper.held()
+    site.keeper.end(late.token, None)
+    site.keeper.flush(spared=spared)
+    assert (site.stats().deleted_total, site.keeper.has_endings()) == (1, True)
+    site.keeper.flush()
+    assert (site.stats().deleted_total, site.keeper.has_endings()) == (2, False)
+
+
 def test_the_child_of_a_fork_renews_nothing_of_its_parent(site: Site) -> None:
     lease = site.lease()
     site.keeper.renew_after_fork()
