@@ -37,10 +37,9 @@ def make_all() -> None:
         sources_of(project)
 
 
-@lru_cache
 def packages_of(version: str) -> Path:
     """Return the folder with a version of Celery, made if it is missing. Raises `NoEnvironmentError`."""
-    return _installed(f"celery-{version}")
+    return installed(f"celery-{version}")
 
 
 @lru_cache
@@ -53,7 +52,7 @@ def sources_of(project: str, version: str = NEWEST) -> Path:
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     (home / "wanted.txt").write_text(pinned)
-    tools = str(_installed(UPSTREAM))
+    tools = str(installed(UPSTREAM))
     fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
     _must([sys.executable, "-m", "pip", *fetch, "-d", str(home), "-r", str(home / "wanted.txt")], path=tools)
     (archive,) = home.glob("*.tar.gz")
@@ -80,7 +79,9 @@ def environment_of(version: str, *more: Path) -> dict[str, str]:
     return {**program_environment(), "PYTHONPATH": ":".join(map(str, folders))}
 
 
-def _installed(name: str) -> Path:
+@lru_cache
+def installed(name: str) -> Path:
+    """Return the folder with the packages of a list, made if it is missing. Raises `NoEnvironmentError`."""
     listed = LISTS / f"{name}.txt"
     home = FOLDER / name
     text = listed.read_text()

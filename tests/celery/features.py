@@ -1,4 +1,4 @@
-"""C12: features that programs rely on: revoke, expires, priorities, rates, time limits, retries, replacement, chords."""
+"""C12: features that programs rely on: revoke, expires, priorities, rates, limits, retries, replacement, chords."""
 
 from collections.abc import Callable
 from contextlib import suppress
