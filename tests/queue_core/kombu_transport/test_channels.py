@@ -161,6 +161,18 @@ def test_a_mailbox_goes_with_its_last_consumer(connect: Connect) -> None:
         queue(connect().channel()).queue_declare(passive=True)
 
 
+def test_a_mailbox_that_went_is_reached_again_when_it_is_declared_again(connect: Connect) -> None:
+    """Celery's worker does so after an error in a command of remote control."""
+    everybody = kombu.Exchange("everybody", "fanout", durable=False)
+    queue = kombu.Queue("one", everybody, durable=False, auto_delete=True)
+    connection = connect()
+    Inbox(connection, queue).consumer.cancel()
+    inbox = Inbox(connection, queue)
+    with connect().Producer() as producer:
+        producer.publish("hello", exchange=everybody, retry=False, serializer="json")
+    assert inbox.drain() == ["hello"]
+
+
 def test_a_passive_declaration_creates_nothing(connect: Connect) -> None:
     connection = connect()
     for _ in range(2):
