@@ -76,7 +76,9 @@ def environment_of(version: str, *more: Path) -> dict[str, str]:
         more: further folders of packages.
     """
     folders = [*([packages_of(version)] if version else []), *more, ROOT]
-    return {**program_environment(), "PYTHONPATH": ":".join(map(str, folders))}
+    programs = ":".join(str(folder / "bin") for folder in folders[:1])
+    environment = program_environment()
+    return {**environment, "PYTHONPATH": ":".join(map(str, folders)), "PATH": f"{programs}:{environment['PATH']}"}
 
 
 @lru_cache

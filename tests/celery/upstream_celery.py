@@ -15,6 +15,7 @@ from tests.support.stores.engines import Engine
 
 FILES = ("test_tasks", "test_canvas", "test_inspect", "test_worker")
 LONGEST_TEST_SECONDS = 300
+REGISTERED = Path(__file__).resolve().parent / "upstream" / "registered"
 
 
 @dataclass
@@ -59,7 +60,7 @@ def start_tests(broker: str, results: Engine, tests: Sequence[str], folder: Path
     """
     home = sources_of("celery")
     is_ours = broker.startswith("towline")
-    environment = environment_of("5.7", installed(UPSTREAM), home)
+    environment = environment_of("5.7", installed(UPSTREAM), home, *([REGISTERED] if is_ours else []))
     environment |= {
         "TEST_BROKER": broker,
         "TEST_BACKEND": f"{results.tcp_url.rpartition('/')[0]}/{1 if is_ours else 2}",
@@ -68,7 +69,6 @@ def start_tests(broker: str, results: Engine, tests: Sequence[str], folder: Path
     }
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-c", str(home / "pyproject.toml"), "--rootdir", str(home)]
     command += ["-p", "celery.contrib.pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    command += ["-p", "queue_core.kombu"] * is_ours
     command += ["--timeout", str(LONGEST_TEST_SECONDS), *tests]
     return subprocess.Popen(
         command, cwd=home, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
