@@ -18,6 +18,9 @@ KombuMessage: TypeAlias = dict[str, Any]
 
 _MARGIN_SECONDS: Final = 60.0
 """An eta is kept this far below the limit, as the store's clock is another."""
+NEAR_SECONDS: Final = 10.0
+"""A task that is due so soon is given to a worker at once, which may be started for it; but not one that retries: those
+come in crowds, and a worker would keep its crowd to itself."""
 _HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
 """Stores without priorities ignore them, as brokers do whose queues have no `max_priority`."""
 
@@ -106,7 +109,10 @@ def ttl_seconds_of(message: KombuMessage) -> float | None:
 
 
 def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
-    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do."""
+    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do.
+
+    The eta of a task that is due within `NEAR_SECONDS` is its worker's to wait for, unless it retries: None.
+    """
     text = headers.get("eta")
     if not isinstance(text, str) or "task" not in headers:
         return None
@@ -118,4 +124,5 @@ def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
         when = when.replace(tzinfo=UTC)
     eta = Instant(round(when.timestamp() * MICROSECONDS))
     latest = Instant(now + round((MAX_ETA_SECONDS - _MARGIN_SECONDS) * MICROSECONDS))
-    return min(eta, latest) if eta > now else None
+    is_near = eta <= now + (0 if headers.get("retries") else NEAR_SECONDS * MICROSECONDS)
+    return None if is_near else min(eta, latest)

@@ -215,6 +215,15 @@ def test_a_task_with_an_eta_waits_in_the_store_and_not_in_a_worker(connect: Conn
     assert [task.tag for task in queue.peek().tasks] == ["shop.resize", "shop.resize"]
 
 
+@pytest.mark.parametrize(("retries", "given"), [(0, ["now"]), (1, [])])
+def test_a_task_that_is_due_soon_is_given_to_a_worker_unless_it_retries(
+    connect: Connect, retries: int, given: list[str]
+) -> None:
+    connection = connect()
+    publish(connection, jobs(), "now", headers={"task": "shop.resize", "eta": eta_in(9 / 86_400), "retries": retries})
+    assert Inbox(connection, jobs()).drain() == given
+
+
 def test_the_option_eta_worker_leaves_it_to_the_worker(connect: Connect) -> None:
     connection = connect(eta="worker")
     eta = eta_in(0.1)
