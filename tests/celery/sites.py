@@ -123,6 +123,12 @@ class Site:
     engine: Engine | None = None
     options: dict[str, str] = field(default_factory=dict)
     workers: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    connections: list[Any] = field(default_factory=list)
+
+    def connect(self) -> Any:
+        """Open a connection to the broker that is closed with the site."""
+        self.connections.append(self.app.connection_for_read())
+        return self.connections[-1]
 
     def send(self, task: str, *args: object, **options: Any) -> Any:
         """Publish a call of one of the program's tasks."""
@@ -252,6 +258,9 @@ class Site:
             with suppress(ProcessLookupError):
                 self.tell(name, signal.SIGCONT)
             self.kill(name)
+        for connection in self.connections:
+            with suppress(Exception):  # it may be closed, or its broker gone
+                connection.close()
         self.app.close()
 
 
