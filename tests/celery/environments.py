@@ -4,11 +4,13 @@
 packages of the project's environment, by its PYTHONPATH.
 """
 
+import fcntl
 import hashlib
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
@@ -47,12 +49,19 @@ def sources_of(project: str, version: str = NEWEST) -> Path:
     """Return the folder with the tests of kombu or Celery, made if it is missing. Raises `NoEnvironmentError`."""
     pinned = _entry(project, version)
     home = FOLDER / f"{project}-{version}-sources"
-    if _is_made(home, pinned):
-        return home
+    tools = str(installed(UPSTREAM))
+    with _alone():
+        if not _is_made(home, pinned):
+            _fetch(project, pinned, home, tools=tools)
+            (home / STAMP).write_text(_fingerprint(pinned))
+    return home
+
+
+def _fetch(project: str, pinned: str, home: Path, *, tools: str) -> None:
+    """Download a source distribution, and keep its tests."""
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir(parents=True)
     (home / "wanted.txt").write_text(pinned)
-    tools = str(installed(UPSTREAM))
     fetch = ["download", "--quiet", "--no-deps", "--no-binary", ":all:", "--no-build-isolation", "--require-hashes"]
     _must([sys.executable, "-m", "pip", *fetch, "-d", str(home), "-r", str(home / "wanted.txt")], path=tools)
     (archive,) = home.glob("*.tar.gz")
@@ -64,8 +73,6 @@ def sources_of(project: str, version: str = NEWEST) -> Path:
         settings.rename(home / "pyproject.toml")
     shutil.rmtree(unpacked.parent)
     archive.unlink()
-    (home / STAMP).write_text(_fingerprint(pinned))
-    return home
 
 
 def environment_of(version: str, *more: Path) -> dict[str, str]:
@@ -87,15 +94,28 @@ def installed(name: str) -> Path:
     listed = LISTS / f"{name}.txt"
     home = FOLDER / name
     text = listed.read_text()
-    if _is_made(home, text):
-        return home
+    with _alone():
+        if not _is_made(home, text):
+            _install(listed, home)
+            (home / STAMP).write_text(_fingerprint(text))
+    return home
+
+
+def _install(listed: Path, home: Path) -> None:
     shutil.rmtree(home, ignore_errors=True)
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(home)]
     uv = shutil.which("uv")
     program = [uv, "pip", "install", "--python", sys.executable] if uv else [sys.executable, "-m", "pip", "install"]
     _must([*program, *options, "--requirement", str(listed)])
-    (home / STAMP).write_text(_fingerprint(text))
-    return home
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Keep other processes from making the same folder: tests run beside each other."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _is_made(home: Path, text: str) -> bool:

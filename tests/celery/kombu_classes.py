@@ -61,7 +61,7 @@ def start_classes(broker: str, folder: Path, options: Sequence[str] = ()) -> "su
     environment = environment_of("5.7", sources_of("kombu"))
     environment |= {"BROKER": broker, "NOBODY": f"{scheme}://127.0.0.1:{free_port()}"}
     command = [sys.executable, "-m", "pytest", "-q", "-rA", "-c", "/dev/null", "--rootdir", str(FILE.parent)]
-    command += ["--noconftest", "-p", "no:cacheprovider", "-p", "no:xdist", str(FILE), *options]
+    command += ["--noconftest", "-p", "no:cacheprovider", str(FILE), *options]
     return subprocess.Popen(
         command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

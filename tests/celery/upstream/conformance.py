@@ -14,11 +14,13 @@ import queue_core.kombu  # noqa: F401 - registers the transport
 BROKER = os.environ.get("BROKER", "")
 NOBODY = os.environ.get("NOBODY", "")
 """A broker that can't be reached."""
+OPTIONS = {"namespace": os.environ.get("PYTEST_XDIST_WORKER", "")}
+"""Tests that run beside each other use queues of the same names."""
 
 
 @pytest.fixture
 def connection() -> kombu.Connection:
-    return kombu.Connection(BROKER)
+    return kombu.Connection(BROKER, transport_options=OPTIONS)
 
 
 @pytest.fixture
@@ -28,7 +30,7 @@ def invalid_connection() -> kombu.Connection:
 
 @pytest.fixture
 def failover_connection() -> kombu.Connection:
-    return kombu.Connection(f"{NOBODY};{BROKER}", connect_timeout=5)
+    return kombu.Connection(f"{NOBODY};{BROKER}", connect_timeout=5, transport_options=OPTIONS)
 
 
 class TestBasicFunctionality(common.BasicFunctionality):
