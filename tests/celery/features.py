@@ -11,7 +11,6 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded
 from tests.celery.claims import Claim, Conditions, Figure
 from tests.celery.sites import PROGRAM, Site, a_site
 from tests.support.eventually import eventually
-from tests.support.stores.shared_engines import engines_of_process
 
 CHORD_TASKS = 500
 SECONDS = 120.0
@@ -40,9 +39,8 @@ def measure(conditions: Conditions) -> Figure:
 
 def try_features(conditions: Conditions, pool: str, chord_tasks: int) -> dict[str, str]:
     """Return what each feature of a pool lacked: "" for nothing."""
-    backend = engines_of_process().new_url("redis")
     found: dict[str, str] = {}
-    with a_site(conditions.stores[0], conditions.folder, version=conditions.version, LAB_BACKEND=backend) as site:
+    with a_site(conditions.stores[0], conditions.folder, version=conditions.version) as site:
         site.start(WORKER, "-c", "2", "-E", pool=pool)
         for name, (pools, feature) in FEATURES.items():
             if pool not in pools:

@@ -13,10 +13,9 @@ from tests.celery.features import try_features
 from tests.celery.kombu_classes import ended_run, start_classes
 from tests.celery.lease_suite import ON_CHANNELS, Tally, on_channels
 from tests.celery.long_tasks import begin, runs_of
-from tests.celery.sites import Site, a_site
+from tests.celery.sites import Site, a_plain_redis, a_site
 from tests.celery.upstream_celery import ended_tests, start_tests
 from tests.support.servers import a_server
-from tests.support.stores.shared_engines import SharedEngines
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 
@@ -86,10 +85,11 @@ def test_c8_tasks_longer_than_their_lease_run_once_prefetched_and_held_for_their
     assert runs_of(site, 3.0) == [1, 1, 1]
 
 
-def test_c3_tests_of_celery_pass(tmp_path: Path, shared_engines: SharedEngines) -> None:
+def test_c3_tests_of_celery_pass(tmp_path: Path) -> None:
     with a_server() as server:
         tests = [f"t/integration/{one}" for one in SELECTED]
-        run = ended_tests(start_tests(f"towline+{server.url}", shared_engines.redis(), tests, tmp_path))
+        with a_plain_redis(tmp_path) as results:
+            run = ended_tests(start_tests(f"towline+{server.url}", results, tests, tmp_path))
     close_brokers()
     assert (sorted(run.failed), len(run.passed) >= len(SELECTED)) == ([], True), run.output[-3000:]
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,13 +37,17 @@ def measure(conditions: Conditions) -> Figure:
     """Run them on a server over the first store and on Redis; what fails here alone runs again, alone."""
     with ExitStack() as stack:
         server = stack.enter_context(a_served_store(conditions.stores[0], conditions.folder))
-        engine = stack.enter_context(a_plain_redis(conditions.folder))
-        brokers = {"towline": f"towline+{server.url}", "redis": f"{engine.tcp_url.rpartition('/')[0]}/3"}
+        ours_results, engine = (stack.enter_context(a_plain_redis(conditions.folder)) for _ in range(2))
+        sides = {
+            "towline": (f"towline+{server.url}", ours_results),
+            "redis": (f"{engine.tcp_url.rpartition('/')[0]}/3", engine),
+        }
         tests = [f"t/integration/{name}.py" for name in FILES]
-        running = {name: start_tests(broker, engine, tests, conditions.folder) for name, broker in brokers.items()}
-        ours, compared = (ended_tests(running[name]) for name in brokers)
+        running = [start_tests(*side, tests, conditions.folder) for side in sides.values()]
+        with ThreadPoolExecutor() as readers:
+            ours, compared = readers.map(ended_tests, running)
         doubtful = sorted(ours.failed - compared.failed)
-        again = ended_tests(start_tests(brokers["towline"], engine, doubtful, conditions.folder)) if doubtful else None
+        again = ended_tests(start_tests(*sides["towline"], doubtful, conditions.folder)) if doubtful else None
     alone = set() if again is None else ours.failed - compared.failed - again.passed
     text = f"{len(ours.passed)} passed, {len(ours.failed)} failed; plain redis {len(compared.passed)}"
     text += f" and {len(compared.failed)}; {len(alone)} fail here alone"
@@ -56,14 +61,14 @@ def start_tests(broker: str, results: Engine, tests: Sequence[str], folder: Path
     """Start some of Celery's tests on a broker. Raises `NoEnvironmentError`.
 
     Args:
-        results: the Redis of the results; its databases 1 and 2 are the brokers'.
+        results: the Redis of the results, for this run alone: tests keep notes in its database 0.
     """
     home = sources_of("celery")
     is_ours = broker.startswith("towline")
     environment = environment_of("5.7", installed(UPSTREAM), home, *([REGISTERED] if is_ours else []))
     environment |= {
         "TEST_BROKER": broker,
-        "TEST_BACKEND": f"{results.tcp_url.rpartition('/')[0]}/{1 if is_ours else 2}",
+        "TEST_BACKEND": f"{results.tcp_url.rpartition('/')[0]}/1",
         "REDIS_HOST": str(results.host),
         "REDIS_PORT": str(results.port),
     }
