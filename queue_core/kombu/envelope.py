@@ -60,8 +60,27 @@ def task_of(message: KombuMessage, *, now: Instant, delays: bool) -> NewTask:
 
 
 def text_of(message: KombuMessage) -> str:
-    """Return a message as JSON. Raises `TypeError` for a property that JSON can't have."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    """Return a message as JSON, without properties that JSON can't have: AMQP, too, drops what it does not know.
+
+    Raises `TypeError` for such a header.
+    """
+    try:
+        return _written(message)
+    except TypeError:
+        properties = {name: value for name, value in message["properties"].items() if _can_be_written(value)}
+        return _written({**message, "properties": properties})
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _can_be_written(value: object) -> bool:
+    try:
+        _written(value)
+    except TypeError:
+        return False
+    return True
 
 
 def posted_of(message: KombuMessage) -> Posted:

@@ -184,9 +184,7 @@ def test_a_task_of_higher_priority_is_first(running: Shop) -> None:
     assert record.index("prio-9") < record.index("prio-0")
 
 
-@pytest.mark.parametrize(
-    ("pool", "version"), [("prefork", ""), ("threads", "5.5"), ("solo", "5.6"), ("gevent", "5.7")]
-)
+@pytest.mark.parametrize(("pool", "version"), [("prefork", ""), ("threads", "5.5"), ("solo", "5.6"), ("gevent", "5.7")])
 def test_a_task_that_is_longer_than_its_lease_runs_once(tmp_path: Path, pool: str, version: str) -> None:
     with a_shop(tmp_path, version=version) as shop:
         _run_long_task(shop, pool)

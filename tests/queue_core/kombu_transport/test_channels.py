@@ -79,6 +79,19 @@ def test_a_message_comes_unchanged_and_is_gone_when_acknowledged(connect: Connec
     assert (stats.ready, stats.in_flight, stats.deleted_total) == (0, 0, 2)
 
 
+def test_a_property_that_can_not_be_written_is_dropped_as_by_amqp_and_such_a_header_is_refused(
+    connect: Connect,
+) -> None:
+    connection = connect()
+    publish(connection, jobs(), "sound", signal=object(), message_id="7")
+    inbox = Inbox(connection, jobs())
+    assert inbox.drain() == ["sound"]
+    assert inbox.messages[0].properties["message_id"] == "7"
+    assert "signal" not in inbox.messages[0].properties
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        publish(connection, jobs(), "odd", headers={"odd": object()})
+
+
 def test_a_prefetch_count_bounds_what_is_leased(connect: Connect) -> None:
     connection = connect()
     publish(connection, jobs(), 1, 2, 3)
