@@ -87,6 +87,7 @@ def main() -> int:
             make_environment("runtime")
             become([str(PYTHON), "-m", "orchestrator", "demo", *options])  # Ctrl-C is for the demo, and only once
         make_environment("dev")
+        must([str(PYTHON), "-m", "tests.celery.environments"], waits_for="Celery 5.5, 5.6 and 5.7, downloaded once")
         return run_tests(options)
     except SetupError as error:
         print(f"run.py: {error}", file=sys.stderr)

@@ -51,6 +51,14 @@ def address_of(client: Client) -> BrokerAddress:
     return BrokerAddress(found.url, token or None, namespace)
 
 
+def url_of(address: BrokerAddress) -> str:
+    """Return the URL of servers, with their token and namespace; that of a store as it is."""
+    scheme, _, rest = address.url.partition("://")
+    login = f":{quote(address.token, safe='*')}@" if address.token else ""
+    space = f"/{quote(address.namespace, safe='')}" if address.namespace else ""
+    return f"{scheme}://{login}{rest}{space}" if rest else address.url
+
+
 def _joined(client: Client, host: str) -> str:
     """Return the URL of a connection that kombu has taken to pieces, as it does when it moves on to the next broker."""
     scheme = str(client.transport_cls).removeprefix("towline").removeprefix("+") or "http"

@@ -188,9 +188,7 @@ class TowlineChannel(virtual.Channel):
         if if_empty and self._size(queue):
             return 0
         count = self._size(queue)
-        for source, key, _arguments in list(self.state.queue_bindings(queue)):
-            virtual.Channel.queue_unbind(self, queue, source, key)
-        self.state.queue_bindings_delete(queue)
+        self._forget_bindings(queue)
         self._transport.mailboxes.delete(queue)
         if queue in self._transport.mailbox_names:
             self._transport.mailbox_names.discard(queue)
@@ -198,6 +196,12 @@ class TowlineChannel(virtual.Channel):
             self._transport.broker.queues.delete_queue(self._store_name(queue))
             self._transport.broker.forget(self._store_name(queue))
         return count
+
+    def _forget_bindings(self, queue: str) -> None:
+        """Forget this connection's bindings of a queue that goes, so that the next declaration shares them again."""
+        for source, key, _arguments in list(self.state.queue_bindings(queue)):
+            virtual.Channel.queue_unbind(self, queue, source, key)
+        self.state.queue_bindings_delete(queue)
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         name = self._store_name(queue)
@@ -310,6 +314,7 @@ class TowlineChannel(virtual.Channel):
         self._no_ack.pop(queue, None)
         if queue in self._auto_delete:
             self._auto_delete.discard(queue)
+            self._forget_bindings(queue)
             self._transport.mailboxes.delete(queue)
         self._transport.consumers_changed()
 

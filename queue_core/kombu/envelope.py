@@ -19,6 +19,9 @@ KombuMessage: TypeAlias = dict[str, Any]
 
 _MARGIN_SECONDS: Final = 60.0
 """An eta is kept this far below the limit, as the store's clock is another."""
+NEAR_SECONDS: Final = 10.0
+"""A task that is due so soon is given to a worker at once, which may be started for it; but not one that retries: those
+come in crowds, and a worker would keep its crowd to itself."""
 _HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
 """Stores without priorities ignore them, as brokers do whose queues have no `max_priority`."""
 
@@ -58,8 +61,27 @@ def task_of(message: KombuMessage, *, now: Instant, delays: bool) -> NewTask:
 
 
 def text_of(message: KombuMessage) -> str:
-    """Return a message as JSON. Raises `TypeError` for a property that JSON can't have."""
-    return json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+    """Return a message as JSON, without properties that JSON can't have: AMQP, too, drops what it does not know.
+
+    Raises `TypeError` for such a header.
+    """
+    try:
+        return _written(message)
+    except TypeError:
+        properties = {name: value for name, value in message["properties"].items() if _can_be_written(value)}
+        return _written({**message, "properties": properties})
+
+
+def _written(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _can_be_written(value: object) -> bool:
+    try:
+        _written(value)
+    except TypeError:
+        return False
+    return True
 
 
 def posted_of(message: KombuMessage) -> Posted:
@@ -107,7 +129,10 @@ def ttl_seconds_of(message: KombuMessage) -> float | None:
 
 
 def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
-    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do."""
+    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do.
+
+    The eta of a task that is due within `NEAR_SECONDS` is its worker's to wait for, unless it retries: None.
+    """
     text = headers.get("eta")
     if not isinstance(text, str) or "task" not in headers:
         return None
@@ -119,4 +144,5 @@ def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
         when = when.replace(tzinfo=UTC)
     eta = Instant(round(when.timestamp() * MICROSECONDS))
     latest = Instant(now + round((MAX_ETA_SECONDS - _MARGIN_SECONDS) * MICROSECONDS))
-    return min(eta, latest) if eta > now else None
+    is_near = eta <= now + (0 if headers.get("retries") else NEAR_SECONDS * MICROSECONDS)
+    return None if is_near else min(eta, latest)

@@ -10,6 +10,7 @@ import os
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from threading import Event
 from typing import Any
@@ -21,7 +22,7 @@ from kombu.transport.virtual.base import Transport as VirtualTransport
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.kombu import celery_state, events
-from queue_core.kombu.address import address_of
+from queue_core.kombu.address import address_of, url_of
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import TowlineChannel
 from queue_core.kombu.envelope import KombuMessage
@@ -48,7 +49,7 @@ class TowlineTransport(VirtualTransport):
 
     Channel = TowlineChannel
 
-    can_parse_url = True
+    can_parse_url = False  # so that kombu knows the port of `towline://host:port`; see `as_uri`
     default_port = 7878
     driver_type = "towline"
     driver_name = "towline"
@@ -64,6 +65,7 @@ class TowlineTransport(VirtualTransport):
     def __init__(self, client: Any, **kwargs: Any) -> None:
         """Raises `InvalidSettingError` for a wrong URL or option."""
         super().__init__(client, **kwargs)
+        self.can_parse_url = True  # of kombu's own writing of a URL, a token without a colon would be readable
         self.options = options_of(client.transport_options)
         self.polling_interval = self.options.polling_seconds
         self.address = address_of(client)
@@ -108,9 +110,13 @@ class TowlineTransport(VirtualTransport):
         except PackageNotFoundError:  # run from a checkout
             return "0"
 
-    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:  # noqa: ARG002, FBT001, FBT002 - kombu's signature
+    def as_uri(self, uri: str, include_password: bool = False, mask: str = "**") -> str:  # noqa: FBT001, FBT002 - kombu's signature
         """Return the URL of a broker, without secrets unless asked for."""
-        shown = uri if include_password else masked(uri)
+        if self.broker.is_served:  # kombu may have taken it to pieces
+            token = self.address.token if include_password else mask
+            shown = url_of(replace(self.address, token=token if self.address.token else None))
+        else:
+            shown = uri if include_password else masked(uri)
         return shown if shown.startswith("towline") else f"towline+{shown}"
 
     def establish_connection(self) -> Any:

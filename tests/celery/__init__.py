@@ -1,1 +1,1 @@
-"""What Celery's programs find on Towline, at length: `python -m tests.celery`."""
+"""The laboratory of "change the URL": `python3 -m tests.celery --all` shows claim after claim, with figure and bar."""

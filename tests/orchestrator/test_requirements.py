@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 import run
-from tests.support.requirement_lists import EXTRAS, FOLDER, ROOT, WHOLE, entries, head
+from tests.support.requirement_lists import APART, EXTRAS, FOLDER, ROOT, WHOLE, entries, head
 
 OURS: Final = {"queue_core", "orchestrator"}
 DISTRIBUTIONS: Final = {
@@ -131,6 +131,13 @@ def test_no_group_holds_back_what_users_get(package: str) -> None:
     newest = max(versions, key=lambda version: [int(part) for part in version.split(".")])
     assert len(versions) > 1, "nothing is resolved apart: neither the peers nor App Engine's SDK want an older one"
     assert (listed("runtime") | listed("redis"))[package][0] == newest
+
+
+@pytest.mark.parametrize("name", APART)
+def test_a_list_of_packages_beside_the_environment_has_all_it_is_for_with_hashes(name: str) -> None:
+    found = listed(name)
+    assert all(hashes for _, hashes in found.values())
+    assert {name_of(one) for one in APART[name]} <= {*found, *listed("dev")}
 
 
 def test_source_distributions_are_never_built_as_their_build_would_come_without_a_hash() -> None:

@@ -39,8 +39,22 @@ def test_options_name_the_namespace_and_the_token() -> None:
     assert address_of(connection) == BrokerAddress("unix:///run/t.sock", "t", "n")
 
 
-def test_a_password_is_not_shown() -> None:
-    assert "secret" not in kombu.Connection("towline+http://:secret@127.0.0.1:1/x").as_uri()
+@pytest.mark.parametrize(
+    "url",
+    ["towline+http://:secret@127.0.0.1:1/x", "towline+http://secret@127.0.0.1:1/x", "towline://:secret@127.0.0.1/x"],
+)
+def test_a_token_is_not_shown(url: str) -> None:
+    connection = kombu.Connection(url)
+    assert "secret" not in connection.as_uri()
+    assert "secret" in connection.as_uri(include_password=True)
+    assert "127.0.0.1" in connection.as_uri()
+
+
+def test_the_port_of_a_server_is_that_of_the_connection() -> None:
+    connection = kombu.Connection("towline://a:1/x;towline://b:2/x")
+    assert connection.port == 1
+    connection.maybe_switch_next()
+    assert connection.port == 2
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, TaskState
-from tests.support.commands import ROOT, program_environment
+from tests.celery.environments import NoEnvironmentError, environment_of, packages_of
+from tests.support.commands import ROOT
 from tests.support.eventually import eventually
 from tests.support.servers import RunningServer
 
@@ -36,6 +37,7 @@ class Shop:
     server: RunningServer
     app: Celery
     queues: HttpQueues
+    version: str = ""
     workers: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
     def send(self, task: str, *args: object, **options: Any) -> Any:
@@ -53,7 +55,7 @@ class Shop:
                 [*command, *arguments],
                 cwd=ROOT,
                 env={
-                    **program_environment(),
+                    **environment_of(self.version),
                     "SHOP_BROKER": f"towline+{self.server.url}",
                     "SHOP_FOLDER": str(self.folder),
                     "TOWLINE_WORKER": name,
@@ -85,12 +87,17 @@ class Shop:
 
 
 @contextmanager
-def a_shop(folder: Path) -> Iterator[Shop]:
+def a_shop(folder: Path, *, version: str = "") -> Iterator[Shop]:
+    """Run a server; `version`: of Celery, of the workers, "": that of this environment."""
+    try:
+        _ = version and packages_of(version)
+    except NoEnvironmentError as error:
+        pytest.skip(str(error))
     store = MemoryStore()
     thread = ServerThread(store, ServeOptions(port=0))
     app = Celery("producer", broker=f"towline+{thread.start()}", backend=f"file://{folder}")
     server = RunningServer(thread, store, thread.url)
-    shop = Shop(folder, server, app, server.queues())
+    shop = Shop(folder, server, app, server.queues(), version)
     try:
         yield shop
     finally:
@@ -108,10 +115,10 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+@pytest.fixture(scope="module", params=["", "5.5", "5.7"], ids=lambda version: version or "installed")
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """A shop with a worker of two processes."""
-    with a_shop(tmp_path_factory.mktemp("shop")) as made:
+    with a_shop(tmp_path_factory.mktemp("shop"), version=request.param) as made:
         made.start("one", "-c", "2", "-E")
         yield made
 
@@ -179,8 +186,13 @@ def test_a_task_of_higher_priority_is_first(running: Shop) -> None:
     assert record.index("prio-9") < record.index("prio-0")
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads", "solo"])
-def test_a_task_that_is_longer_than_its_lease_runs_once(shop: Shop, pool: str) -> None:
+@pytest.mark.parametrize(("pool", "version"), [("prefork", ""), ("threads", "5.5"), ("solo", "5.6"), ("gevent", "5.7")])
+def test_a_task_that_is_longer_than_its_lease_runs_once(tmp_path: Path, pool: str, version: str) -> None:
+    with a_shop(tmp_path, version=version) as shop:
+        _run_long_task(shop, pool)
+
+
+def _run_long_task(shop: Shop, pool: str) -> None:
     worker = shop.start("one", "-P", pool, "-c", "1", SHOP_LEASE_SECONDS="0.6")
     task = shop.send("hold", "long")
     eventually(lambda: shop.lines("long"))
@@ -237,8 +249,15 @@ def test_a_task_that_kills_its_process_is_dead_at_its_limit_and_its_neighbours_a
     assert shop.stats().deleted_total == 4
 
 
-@pytest.mark.parametrize("cancels", ["", "1"])
-def test_a_server_that_is_back_in_time_finds_running_tasks_done_once_or_given_up(shop: Shop, cancels: str) -> None:
+@pytest.mark.parametrize(("cancels", "version"), [("", "5.7"), ("1", "5.5")])
+def test_a_server_that_is_back_in_time_finds_running_tasks_done_once_or_given_up(
+    tmp_path: Path, cancels: str, version: str
+) -> None:
+    with a_shop(tmp_path, version=version) as shop:
+        _have_outage(shop, cancels)
+
+
+def _have_outage(shop: Shop, cancels: str) -> None:
     shop.start("one", "-c", "1", SHOP_CANCELS=cancels)
     task = shop.send("hold", "kept")
     eventually(lambda: shop.lines("kept"))

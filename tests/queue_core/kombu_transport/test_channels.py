@@ -79,6 +79,19 @@ def test_a_message_comes_unchanged_and_is_gone_when_acknowledged(connect: Connec
     assert (stats.ready, stats.in_flight, stats.deleted_total) == (0, 0, 2)
 
 
+def test_a_property_that_can_not_be_written_is_dropped_as_by_amqp_and_such_a_header_is_refused(
+    connect: Connect,
+) -> None:
+    connection = connect()
+    publish(connection, jobs(), "sound", signal=object(), message_id="7")
+    inbox = Inbox(connection, jobs())
+    assert inbox.drain() == ["sound"]
+    assert inbox.messages[0].properties["message_id"] == "7"
+    assert "signal" not in inbox.messages[0].properties
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        publish(connection, jobs(), "odd", headers={"odd": object()})
+
+
 def test_a_prefetch_count_bounds_what_is_leased(connect: Connect) -> None:
     connection = connect()
     publish(connection, jobs(), 1, 2, 3)
@@ -161,6 +174,18 @@ def test_a_mailbox_goes_with_its_last_consumer(connect: Connect) -> None:
         queue(connect().channel()).queue_declare(passive=True)
 
 
+def test_a_mailbox_that_went_is_reached_again_when_it_is_declared_again(connect: Connect) -> None:
+    """Celery's worker does so after an error in a command of remote control."""
+    everybody = kombu.Exchange("everybody", "fanout", durable=False)
+    queue = kombu.Queue("one", everybody, durable=False, auto_delete=True)
+    connection = connect()
+    Inbox(connection, queue).consumer.cancel()
+    inbox = Inbox(connection, queue)
+    with connect().Producer() as producer:
+        producer.publish("hello", exchange=everybody, retry=False, serializer="json")
+    assert inbox.drain() == ["hello"]
+
+
 def test_a_passive_declaration_creates_nothing(connect: Connect) -> None:
     connection = connect()
     for _ in range(2):
@@ -201,6 +226,15 @@ def test_a_task_with_an_eta_waits_in_the_store_and_not_in_a_worker(connect: Conn
     queue = stored(connection, "my_jobs")
     assert (queue.stats().delayed, queue.stats().in_flight) == (2, 0)
     assert [task.tag for task in queue.peek().tasks] == ["shop.resize", "shop.resize"]
+
+
+@pytest.mark.parametrize(("retries", "given"), [(0, ["now"]), (1, [])])
+def test_a_task_that_is_due_soon_is_given_to_a_worker_unless_it_retries(
+    connect: Connect, retries: int, given: list[str]
+) -> None:
+    connection = connect()
+    publish(connection, jobs(), "now", headers={"task": "shop.resize", "eta": eta_in(9 / 86_400), "retries": retries})
+    assert Inbox(connection, jobs()).drain() == given
 
 
 def test_the_option_eta_worker_leaves_it_to_the_worker(connect: Connect) -> None:

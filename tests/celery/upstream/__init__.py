@@ -1,0 +1,1 @@
+"""Tests that kombu and Celery come with, run on Towline."""
