@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import value
-from queue_core.limits import check_wait_seconds
+from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
@@ -32,7 +32,7 @@ from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
 
 JSON_TYPE = b"application/json"
-REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
+REPLY_ALLOWANCE = PayloadAllowance(MAX_ANSWER_BYTES, each_bytes=512)
 """Room for the tasks of one answer. Base64 takes 4/3 of it, and the loop stands still while it is encoded."""
 IDEMPOTENCY_HEADER = b"idempotency-key"
 """Names a client's call as `session/number/age`, so that it takes effect once (ADR 28).
