@@ -61,14 +61,12 @@ class Tagged(RequestBody):
 class TaskIn(RequestBody):
     """A task to add. `payload` is base64; `text` is the same for plain text. At most one of `eta` and the delay."""
 
-    payload: str | None = Field(
-        None, description="Base64; at most `max_payload_bytes` of bytes.", examples=["aGVsbG8="]
-    )
+    payload: str | None = Field(None, description="Base64 of `max_payload_bytes` at most.", examples=["aGVsbG8="])
     text: str | None = Field(None, description="The payload as text, instead of `payload`.", examples=["hello"])
     name: str | None = Field(None, description="Makes the add idempotent.", examples=["invoice-2024-001"])
     tag: str | None = Field(None, examples=["resize"])
     eta: Whole | None = Field(None, description="Microseconds since the epoch; at most `max_eta_seconds` ahead.")
-    delay_seconds: float | None = Field(None, description="In [0, 2592000].")
+    delay_seconds: float | None = Field(None, description="In [0, `max_eta_seconds`].")
     queue: str | None = Field(None, description="Only in `then`: another queue to add to.")
     max_leases: int | None = Field(
         None, description=f"The task's own bound, in [1, {limits.MAX_LEASES}]; the queue's when left out."

@@ -140,8 +140,10 @@ def _shown(value: object) -> str:
 
 FORMAT: Final = "towline-export"
 VERSION: Final = 1
+MAX_HEADER_BYTES: Final = 8 << 20
+"""Limit on the first line, so that little is read of a file that is no export."""
 MAX_LINE_BYTES: Final = 88 << 20
-"""Limit on a line: base64 takes 4/3 of the largest payload. Text of up to `MAX_TEXT_BYTES`, which grows sixfold if all
+"""Limit on each later line: base64 takes 4/3 of the largest payload. Text of up to `MAX_TEXT_BYTES`, which grows sixfold if all
 its characters are escaped (`\\u0001`), is well below."""
 MAX_TEXT_BYTES: Final = limits.MAX_PAYLOAD_BYTES
 """Payloads of up to so many bytes are written as text where they are text."""
