@@ -143,8 +143,8 @@ VERSION: Final = 1
 MAX_HEADER_BYTES: Final = 8 << 20
 """Limit on the first line, so that little is read of a file that is no export."""
 MAX_LINE_BYTES: Final = 88 << 20
-"""Limit on each later line: base64 takes 4/3 of the largest payload. Text of up to `MAX_TEXT_BYTES`, which grows sixfold if all
-its characters are escaped (`\\u0001`), is well below."""
+"""Limit on each later line: base64 takes 4/3 of the largest payload. Text of up to `MAX_TEXT_BYTES` grows sixfold if
+all its characters are escaped (`\\u0001`)."""
 MAX_TEXT_BYTES: Final = limits.MAX_PAYLOAD_BYTES
 """Payloads of up to so many bytes are written as text where they are text."""
 MAX_SPENT: Final = 10_000

@@ -12,6 +12,7 @@ from queue_core.cli.output import columns, echo, print_info, print_json, print_t
 from queue_core.cli.target import TargetOptions, opened, opened_queue
 from queue_core.config.units import format_bytes
 from queue_core.http_api.values import flat_json, queue_json
+from queue_core.limits import MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
@@ -45,6 +46,8 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         print_json([queue_json(spec) | {"stats": flat_json(count)} for spec, count in zip(specs, counts, strict=True)])
         return exits.OK
     held = any(count.held for count in counts)
+    large = any(spec.max_payload_bytes > MAX_PAYLOAD_BYTES for spec in specs)
+    far = any(spec.max_eta_seconds > MAX_ETA_SECONDS for spec in specs)
     rows = [
         (
             spec.name,
@@ -56,6 +59,8 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             shown_seconds(_oldest_seconds(count)) if count.ready else "",
             shown_setting(spec.lease_seconds),
             spec.max_leases,
+            *((format_bytes(spec.max_payload_bytes),) if large else ()),
+            *((f"{spec.max_eta_seconds / 86_400:g} days",) if far else ()),
             _closed(spec),
         )
         for spec, count in zip(specs, counts, strict=True)
@@ -71,9 +76,11 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             ">OLDEST",
             ">LEASE",
             ">MAX LEASES",
+            *((">MAX PAYLOAD",) if large else ()),
+            *((">MAX ETA",) if far else ()),
             "STATE",
         ),
-        least=("MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
+        least=("MAX ETA", "MAX PAYLOAD", "MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
         keeps=("READY", "STATE"),
         folds=("STATE",),
     )
