@@ -27,7 +27,6 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of,
 from queue_core.server.schemas import response
 from queue_core.service import Operation
 from queue_core.store import Unit
-from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
 
@@ -169,7 +168,6 @@ class FastVerbs:
         queue = request.queue
         params = parse_body(schemas.AddRequest, request.body)
         tasks = [task.value() for task in params.tasks]
-        check_same_queue(tasks, queue)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
             return work.add(queue, tasks, call=call)
@@ -299,13 +297,6 @@ def check_json(headers: Headers) -> None:
                 return
             raise refusal(415, "not-json", f"the body must be application/json, not {text.decode('latin-1')[:100]}")
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
-
-
-def check_same_queue(tasks: list[NewTask], queue: str) -> None:
-    """Raise unless every task goes to the queue that was called; only tasks in `then` may go to another."""
-    for task in tasks:
-        if task.queue is not None and task.queue != queue:
-            raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
 def client_call(key: bytes | None) -> ClientCall | None:

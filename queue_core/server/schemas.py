@@ -67,7 +67,7 @@ class TaskIn(RequestBody):
     tag: str | None = Field(None, examples=["resize"])
     eta: Whole | None = Field(None, description="Microseconds since the epoch; at most `max_eta_seconds` ahead.")
     delay_seconds: float | None = Field(None, description="In [0, `max_eta_seconds`].")
-    queue: str | None = Field(None, description="Only in `then`: another queue to add to.")
+    queue: str | None = Field(None, description="Another queue to add to, in the same transaction.")
     max_leases: int | None = Field(
         None, description=f"The task's own bound, in [1, {limits.MAX_LEASES}]; the queue's when left out."
     )
