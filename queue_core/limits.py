@@ -43,6 +43,7 @@ MAX_STORAGE_BYTES = MAX_INTEGER  # our own
 MAX_TAG_BYTES = 500
 MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
 MAX_QUEUE_NAME_CHARACTERS = 100
+MAX_LABEL_CHARACTERS = 600  # our own: two names of AMQP, and a stroke
 MAX_TASK_NAME_CHARACTERS = 500
 MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
 MAX_REASON_CHARACTERS = 2000  # our own

@@ -170,6 +170,11 @@ def check_queue_spec(spec: QueueSpec) -> None:
             f"{spec.name}: max_eta must be in [{limits.MAX_ETA_SECONDS:.0f}, {limits.FARTHEST_ETA_SECONDS:.0f}] s "
             f"(30 days to 10 years): {spec.max_eta_seconds}"
         )
+    limits.check_text(f"{spec.name}: label", spec.label)
+    if len(spec.label) > limits.MAX_LABEL_CHARACTERS:
+        raise InvalidSettingError(
+            f"{spec.name}: label must have at most {limits.MAX_LABEL_CHARACTERS} characters: {len(spec.label)}"
+        )
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:

@@ -47,6 +47,7 @@ from queue_core.limits import (
     MAX_HISTORY_LEASES,
     MAX_HISTORY_SECONDS,
     MAX_IN_FLIGHT,
+    MAX_LABEL_CHARACTERS,
     MAX_LEASE_CALLS_PER_SECOND,
     MAX_LEASE_SECONDS,
     MAX_LEASES,
@@ -228,6 +229,10 @@ class QueueSettings(LimitSettings):
         description="How far ahead an eta may be; Google's APIs allow at most 30d.",
     )
 
+    label: str = Field(
+        default="", max_length=MAX_LABEL_CHARACTERS, description="The name it is shown by, where its own is another."
+    )
+
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
         if self.lease > self.max_lease:
@@ -255,6 +260,7 @@ class QueueSettings(LimitSettings):
             per_tag=self.per_tag.limits(),
             max_payload_bytes=self.max_payload,
             max_eta_seconds=self.max_eta,
+            label=self.label,
         )
 
 

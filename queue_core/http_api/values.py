@@ -52,6 +52,7 @@ _NEWER_SETTINGS: Final = {
         "per_tag",
         "max_payload_bytes",
         "max_eta_seconds",
+        "label",
     )
 }
 

@@ -30,6 +30,7 @@ from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.mailboxes import Binding, Popped, Posted, matches
+from queue_core.process.queue_names import label_of
 from queue_core.task import Lease
 
 if TYPE_CHECKING:
@@ -104,7 +105,9 @@ class TowlineChannel(virtual.Channel):
                 self._auto_delete.add(name)
         else:
             self._transport.mailbox_names.discard(name)
-            self._transport.broker.create_queue(self._transport.options.spec(self._store_name(name), given))
+            label = label_of(name, namespace=self._transport.address.namespace)
+            spec = self._transport.options.spec(self._store_name(name), given, label=label)
+            self._transport.broker.create_queue(spec)
             self._transport.ttls[name] = _seconds(given.get("x-message-ttl"))
         return queue_declare_ok_t(name, self._size(name), 0)
 

@@ -43,7 +43,7 @@ class TransportOptions:
     durability: Literal["strict", "relaxed"] = "strict"
     polling_seconds: float = DEFAULT_POLLING_SECONDS
 
-    def spec(self, name: str, arguments: Mapping[str, Any] = _NO_ARGUMENTS) -> QueueSpec:
+    def spec(self, name: str, arguments: Mapping[str, Any] = _NO_ARGUMENTS, *, label: str = "") -> QueueSpec:
         """Return the settings of a queue that is created here. Raises `InvalidSettingError`.
 
         Its etas are as far ahead as can be: one that the store does not keep is held in a worker's memory.
@@ -56,6 +56,7 @@ class TransportOptions:
             max_leases=arguments.get(DELIVERY_LIMIT, self.max_leases),
             max_payload_bytes=most,
             max_eta_seconds=FARTHEST_ETA_SECONDS,
+            label=label,
         )
 
 

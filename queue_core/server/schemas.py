@@ -281,10 +281,7 @@ class QueueBody(RequestBody):
     lease_calls_per_second: int | None = Field(None, description="Lease calls granted over Google's APIs; null: any.")
     user_emails: tuple[str, ...] = Field((), description="Users of its tasks over these APIs.", strict=False)
     writer_emails: tuple[str, ...] = Field((), description="Users that may insert tasks over these APIs.", strict=False)
-    mode: Literal["pull", "push"] = Field(
-        "pull",
-        description="`push`: a push queue of App Engine's, known by name; its API refuses pull calls on it.",
-    )
+    mode: Literal["pull", "push"] = Field("pull", description="`push`: a push queue of App Engine's, known by name.")
     history_keep: int = Field(10_000, description="Ended leases that its history finds; 0: none.")
     history_seconds: float = Field(86_400.0, description="For how long it finds them.")
     max_in_flight: int | None = Field(None, description="Leases that are held at a time; null: any number.")
@@ -292,6 +289,7 @@ class QueueBody(RequestBody):
     per_tag: TagLimitsBody = Field(default_factory=TagLimitsBody.model_construct, description="The limits of each tag.")
     max_payload_bytes: int = Field(limits.MAX_PAYLOAD_BYTES, description="Size of a payload, 1 to 64 MiB.")
     max_eta_seconds: float = Field(limits.MAX_ETA_SECONDS, description="How far ahead an eta may be, 30 d to 10 years.")
+    label: str = Field("", description="What people know it by, where its name is another.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""

@@ -23,6 +23,7 @@ class ExtraSettings(TypedDict, total=False):
     per_tag: TagLimits
     max_payload_bytes: int
     max_eta_seconds: float
+    label: str
 
 
 _DEFAULTS: Final = QueueSpec("")

@@ -166,6 +166,7 @@ _DEFAULTS: Final = {
         "per_tag",
         "max_payload_bytes",
         "max_eta_seconds",
+        "label",
     )
 }
 """Settings that are left out where they are the default, so that older versions read such a file."""
@@ -336,6 +337,7 @@ def _spec(found: RecordFields, number: int) -> QueueSpec:
             _tag_limits(found),
             found.number("max_payload_bytes", _DEFAULTS["max_payload_bytes"], most=limits.LARGEST_PAYLOAD_BYTES),
             found.seconds("max_eta_seconds", _DEFAULTS["max_eta_seconds"]),
+            found.text("label", "", most=limits.MAX_LABEL_CHARACTERS),
             paused=found.flag("paused"),
         )
         found.end()

@@ -13,6 +13,7 @@ from queue_core.cli.target import TargetOptions, opened, opened_queue
 from queue_core.config.units import format_bytes
 from queue_core.http_api.values import flat_json, queue_json
 from queue_core.limits import MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
+from queue_core.process.queue_names import shown_queue
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
@@ -43,14 +44,19 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         specs = found.queues()
         counts = [found.queue(spec.name).stats() for spec in specs]
     if as_json:
-        print_json([queue_json(spec) | {"stats": flat_json(count)} for spec, count in zip(specs, counts, strict=True)])
+        print_json(
+            [
+                queue_json(spec) | {"label": shown_queue(spec.name, label=spec.label), "stats": flat_json(count)}
+                for spec, count in zip(specs, counts, strict=True)
+            ]
+        )
         return exits.OK
     held = any(count.held for count in counts)
     large = any(spec.max_payload_bytes > MAX_PAYLOAD_BYTES for spec in specs)
     far = any(spec.max_eta_seconds > MAX_ETA_SECONDS for spec in specs)
     rows = [
         (
-            spec.name,
+            shown_queue(spec.name, label=spec.label),
             count.ready,
             *((count.held,) if held else ()),
             count.delayed,
