@@ -1,5 +1,4 @@
-"""Names of Celery's queues, which are any text, as names of the store's: letters, digits and hyphens; and both as people
-read them. Pure.
+"""Names of Celery's queues, which are any text, as names of the store's: letters, digits and hyphens. Pure.
 
 A character that a store's name can't have is written `--` and the hexadecimal digits of its bytes, so that the true
 name can be read back; a namespace comes before `--x`. A name that would be too long ends in `--z` and a digest.

@@ -13,6 +13,7 @@ from queue_core.mailboxes import Mailboxes
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
+from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.clock_watch import ClockWatch
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
@@ -21,7 +22,6 @@ from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
 from queue_core.server.held_snapshots import SnapshotWatch
-from queue_core.server.http.body_limit import BodyLimit
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
