@@ -120,7 +120,9 @@ class UnitOfWork(Outbox):
     def add(self, queue: str, tasks: Sequence[NewTask], *, call: ClientCall | None = None) -> list[Added]:
         """Add tasks. A repeat of `call` is recorded again: the server that ran it first may not have woken waiters."""
         limits.check_add_count(len(tasks))
-        self._check_new(queue, tasks)
+        beyond = check_new_tasks(tasks, now=self.now)
+        if beyond:
+            self._check_beyond(queue, beyond)
         self._storage.check(self.transaction, tasks, now=self.now)
         added = self._once(
             call,
@@ -132,9 +134,9 @@ class UnitOfWork(Outbox):
         self.record_added(queue, tasks, added)
         return added
 
-    def _check_new(self, queue: str, tasks: Sequence[NewTask]) -> None:
-        """Check tasks; only for those that not every queue takes, the settings of theirs are read."""
-        for task in check_new_tasks(tasks, now=self.now):
+    def _check_beyond(self, queue: str, tasks: Sequence[NewTask]) -> None:
+        """Check tasks that not every queue takes by the settings of theirs, which are read for no others."""
+        for task in tasks:
             check_own_limits(task, self.transaction.queue(task.queue or queue), now=self.now)
 
     def _once(
@@ -330,7 +332,7 @@ class UnitOfWork(Outbox):
         limits.check_token_count(len(deletions))
         for then in handed_over(deletions):
             limits.check_add_count(len(then))
-            self._check_new(queue, then)
+            self._check_beyond(queue, check_new_tasks(then, now=self.now))
 
     # -- administrators -------------------------------------------------------------------------------------------
 

@@ -39,11 +39,11 @@ def check_new_tasks(tasks: Sequence[NewTask], *, now: Instant | None = None) -> 
         if task.headers is not None:
             check_headers(task.headers)
         try:
-            is_usual = _check_limits(task, now)
+            is_beyond = _check_limits(task, now)
         except (TypeError, AttributeError):
             check_types(task)  # a clearer message; checking types first would make a batch 10% slower
             raise
-        if not is_usual:
+        if is_beyond:
             beyond.append(task)
     return beyond
 
@@ -86,11 +86,10 @@ def check_types(task: NewTask) -> None:
 
 
 def _check_limits(task: NewTask, now: Instant | None) -> bool:
-    """Check a task; return whether every queue takes it."""
-    is_usual = True
-    if len(task.payload) > limits.MAX_PAYLOAD_BYTES:
+    """Check a task; return whether it is beyond what every queue takes."""
+    is_beyond = len(task.payload) > limits.MAX_PAYLOAD_BYTES
+    if is_beyond:
         limits.check_payload(task.payload, most=limits.LARGEST_PAYLOAD_BYTES)
-        is_usual = False
     if task.tag is not None:
         limits.check_tag(task.tag)
     if task.name is not None:
@@ -101,10 +100,10 @@ def _check_limits(task: NewTask, now: Instant | None) -> bool:
         limits.check_delay_seconds(task.delay_seconds, most_seconds=limits.FARTHEST_ETA_SECONDS)
         if task.eta is not None:
             raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
-        is_usual = is_usual and task.delay_seconds <= limits.MAX_ETA_SECONDS
+        is_beyond = is_beyond or task.delay_seconds > limits.MAX_ETA_SECONDS
     elif task.eta is not None and now is not None and task.eta > now + limits.MAX_ETA_SECONDS * MICROSECONDS:
-        is_usual = False
-    return is_usual
+        is_beyond = True
+    return is_beyond
 
 
 def check_filter(tags: object) -> None:
