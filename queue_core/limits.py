@@ -142,6 +142,14 @@ def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS
         )
 
 
+def check_any_delay_seconds(seconds: float) -> None:
+    """Raise `InvalidEtaError` for a delay that no queue allows."""
+    if isinstance(seconds, _NUMBERS) and seconds > MAX_ETA_SECONDS:
+        check_delay_seconds(seconds, most_seconds=FARTHEST_ETA_SECONDS)
+    else:
+        check_delay_seconds(seconds)
+
+
 def _of_max_eta(most_seconds: float, queue: str) -> str:
     """Return how to allow a later eta, as words to append."""
     return f"; raise max_eta of queue {queue}" if queue and most_seconds < FARTHEST_ETA_SECONDS else ""

@@ -82,7 +82,7 @@ def check_types(task: NewTask) -> None:
             f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: {task.priority!r}"
         )
     if task.delay_seconds is not None:
-        limits.check_delay_seconds(task.delay_seconds, most_seconds=limits.FARTHEST_ETA_SECONDS)
+        limits.check_any_delay_seconds(task.delay_seconds)
 
 
 def _check_limits(task: NewTask, now: Instant | None) -> bool:
@@ -97,7 +97,7 @@ def _check_limits(task: NewTask, now: Instant | None) -> bool:
     if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
         raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
     if task.delay_seconds is not None:
-        limits.check_delay_seconds(task.delay_seconds, most_seconds=limits.FARTHEST_ETA_SECONDS)
+        limits.check_any_delay_seconds(task.delay_seconds)
         if task.eta is not None:
             raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
         is_beyond = is_beyond or task.delay_seconds > limits.MAX_ETA_SECONDS

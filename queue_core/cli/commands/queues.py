@@ -54,6 +54,7 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
     held = any(count.held for count in counts)
     large = any(spec.max_payload_bytes > MAX_PAYLOAD_BYTES for spec in specs)
     far = any(spec.max_eta_seconds > MAX_ETA_SECONDS for spec in specs)
+    own_limits = [*([">MAX PAYLOAD"] if large else []), *([">MAX ETA"] if far else [])]
     rows = [
         (
             shown_queue(spec.name, label=spec.label),
@@ -82,11 +83,16 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             ">OLDEST",
             ">LEASE",
             ">MAX LEASES",
-            *((">MAX PAYLOAD",) if large else ()),
-            *((">MAX ETA",) if far else ()),
+            *own_limits,
             "STATE",
         ),
-        least=("MAX ETA", "MAX PAYLOAD", "MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
+        least=(
+            *[title.removeprefix(">") for title in reversed(own_limits)],
+            "MAX LEASES",
+            "LEASE",
+            "DELAYED",
+            "OLDEST",
+        ),
         keeps=("READY", "STATE"),
         folds=("STATE",),
     )
