@@ -191,7 +191,7 @@ class QueueSpec:
         per_tag: the limits of each tag.
         max_payload_bytes: the largest payload, 1 to 64 MiB. Larger ones that were added before it was lowered stay.
         max_eta_seconds: how far ahead an eta may be, 30 days to 10 years; the delay of a release is at most 30 days.
-        label: the name that people know it by, where its own is another; "": see `process.queue_names.shown_queue`.
+        label: the name that people know it by, where its own is another; "": see `config.celery_names.shown_queue`.
 
     The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
     """

@@ -15,11 +15,11 @@ from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
+from queue_core.config.celery_names import shown_queue, store_names
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolute_sockets
 from queue_core.errors import InvalidQueueNameError, QueueError, QueueMovedError, UnknownQueueError
 from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
-from queue_core.process.queue_names import shown_queue, store_names
 from queue_core.task import QueueSpec
 from queue_core.worker.functions.target import DEFAULT_FILE
 from queue_core.worker.settings import DEFAULT_URL
@@ -91,7 +91,13 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
     """Open one queue of the target of the options, by its name or by Celery's. Raises `InvalidQueueNameError`."""
     with opened(**where) as (queues, target):
-        name = queue_meant(queues, name)
+        try:
+            name = queue_meant(queues, name)
+        except InvalidQueueNameError as error:
+            labels = [shown_queue(spec.name, label=spec.label) for spec in queues.queues()]
+            if difflib.get_close_matches(name, labels, n=1):
+                raise unknown_queue(name, labels, target) from error
+            raise
         try:
             yield queues.queue(name)
         except QueueMovedError:

@@ -14,6 +14,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
+from queue_core.config.celery_names import label_of
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import events
 from queue_core.kombu.envelope import (
@@ -30,7 +31,6 @@ from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.mailboxes import Binding, Popped, Posted, matches
-from queue_core.process.queue_names import label_of
 from queue_core.task import Lease
 
 if TYPE_CHECKING:

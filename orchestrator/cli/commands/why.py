@@ -31,10 +31,10 @@ from queue_core.cli.output import echo, print_info, print_json, print_wrapped
 from queue_core.cli.target import Target, TargetOptions, opened, queue_meant
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
+from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
-from queue_core.process.queue_names import shown_queue
 from queue_core.process.terminal import clean
 from queue_core.process.wording import (
     counted,

@@ -7,7 +7,7 @@ from typing import Final
 from orchestrator.config.pools import PoolSpec
 from queue_core.cli.tables import columns, lay_out
 from queue_core.cli.wrapping import wrapped
-from queue_core.process.queue_names import shown_queue
+from queue_core.config.celery_names import shown_queue
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_setting
 

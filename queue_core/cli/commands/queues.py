@@ -10,10 +10,10 @@ from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, 
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.cli.target import TargetOptions, opened, opened_queue
+from queue_core.config.celery_names import shown_queue
 from queue_core.config.units import format_bytes
 from queue_core.http_api.values import flat_json, queue_json
 from queue_core.limits import MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
-from queue_core.process.queue_names import shown_queue
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
@@ -95,6 +95,7 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         ),
         keeps=("READY", "STATE"),
         folds=("STATE",),
+        cuts=("QUEUE",),
     )
     print_table(heads, rows, empty="no queues: set some under `queues:` in towline.yaml")
     return exits.OK
