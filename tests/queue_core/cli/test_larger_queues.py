@@ -45,7 +45,7 @@ def listed(towline: Commands) -> list[dict[str, object]]:
 
 def test_the_true_names_are_shown_with_their_limits(celery: Commands) -> None:
     told = celery("queues").out
-    for shown in ("my_queue", "shop/my_queue", "celery@host", "gr\u00fcn", r"esc\x1b[31m", LONG, "16MiB", "3650 days"):
+    for shown in ("my_queue", "shop/my_queue", "celery@host", "gr\u00fcn", r"esc\x1b[31m", LONG, "32MiB", "3650 days"):
         assert shown in told
     assert "\x1b" not in told
     labels = {one["name"]: one["label"] for one in listed(celery)}

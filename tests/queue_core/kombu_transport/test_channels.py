@@ -228,7 +228,7 @@ def test_a_large_message_passes_as_the_brokers_before_let_it(connect: Connect) -
     publish(connection, jobs(), body)
     publish(connection, kombu.Queue("plain", routing_key="plain"), body)
     assert Inbox(connection, jobs(), kombu.Queue("plain", routing_key="plain")).drain() == [body, body]
-    assert spec_of(connection, "plain").max_payload_bytes == 16 << 20
+    assert spec_of(connection, "plain").max_payload_bytes == 32 << 20
 
 
 def test_a_message_that_is_too_large_is_refused_with_the_limit_and_the_setting(connect: Connect) -> None:
