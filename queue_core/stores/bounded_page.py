@@ -34,8 +34,8 @@ def bounded_page(transaction: Transaction, queue: str, query: PeekQuery, *, tota
         payload_bytes=cut,
         now=query.now,
     )
-    if cut >= query.payload_bytes:
-        return page
+    if cut * query.limit > total_bytes:  # a byte of each is too many
+        page = _fitting(page, total_bytes)
     while cut < query.payload_bytes:
         longer = min(query.payload_bytes, cut * GROWTH)
         at_once = max(1, total_bytes // longer)
