@@ -78,7 +78,11 @@ class InvalidArgumentsError(InvalidRequestError):
 
 
 class TaskTooLargeError(InvalidRequestError):
-    """A payload is over the limit."""
+    """A payload is over the limit: `most` bytes."""
+
+    def __init__(self, message: str, *, most: int = 1 << 20) -> None:
+        super().__init__(message)
+        self.most = most
 
 
 class TooManyTasksError(InvalidRequestError):

@@ -18,7 +18,10 @@ from queue_core.errors import (
 )
 
 # Source of each, unless said: App Engine's task queue SDKs.
-MAX_PAYLOAD_BYTES = 1 << 20
+MAX_PAYLOAD_BYTES = 1 << 20  # of a queue whose `max_payload` allows no more
+LARGEST_PAYLOAD_BYTES = 64 << 20  # our own: the highest `max_payload`. A call holds a few copies of a payload.
+MAX_ANSWER_BYTES = 8 << 20  # our own: payloads of one answer. The server's loop stands still while it encodes them.
+MAX_LOCAL_LEASE_BYTES = 64 << 20  # our own: payloads that one lease takes from a store without a server
 MAX_PRIORITY = 9  # our own, and the highest that all brokers of AMQP must know
 MAX_IN_FLIGHT = 1_000_000  # our own: for more, set no limit
 MAX_RATE_PER_SECOND = 1_000_000.0  # our own: a token a microsecond
@@ -29,7 +32,8 @@ MAX_TASKS_PER_LEASE = 1000
 MAX_TOKENS_PER_CALL = 1000
 MAX_LOOKS_PER_CALL = 1000
 MAX_LEASE_SECONDS = 604_800.0  # 7 days
-MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead
+MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead, in a queue whose `max_eta` allows no more
+FARTHEST_ETA_SECONDS = 3650 * 86_400.0  # our own, the highest `max_eta`: 10 years, as marks of imports last
 MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds
 MAX_LEASE_CALLS_PER_SECOND = 1_000_000  # our own
 MAX_EMAILS = 1000  # our own, for users and for writers each
@@ -39,6 +43,7 @@ MAX_STORAGE_BYTES = MAX_INTEGER  # our own
 MAX_TAG_BYTES = 500
 MAX_TAGS_PER_LEASE = 100  # our own: one index probe a tag
 MAX_QUEUE_NAME_CHARACTERS = 100
+MAX_LABEL_CHARACTERS = 600  # our own: two names of AMQP, and a stroke
 MAX_TASK_NAME_CHARACTERS = 500
 MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
 MAX_REASON_CHARACTERS = 2000  # our own
@@ -108,28 +113,46 @@ def check_tags(tags: Sequence[str]) -> None:
         check_tag(tag)
 
 
-def check_payload(payload: bytes) -> None:
-    """Raise `TaskTooLargeError` over 1 MiB."""
-    if len(payload) > MAX_PAYLOAD_BYTES:
+def check_payload(payload: bytes, *, most: int = MAX_PAYLOAD_BYTES, queue: str = "") -> None:
+    """Raise `TaskTooLargeError` over `most` bytes: `max_payload` of `queue` ("": no queue allows more)."""
+    if len(payload) > most:
+        where = f"in queue {queue}: raise its max_payload, " if queue and most < LARGEST_PAYLOAD_BYTES else ""
         raise TaskTooLargeError(
-            f"payload must be at most {MAX_PAYLOAD_BYTES} bytes (1 MiB): {len(payload)}; "
-            "keep the data elsewhere and add its address"
+            f"payload must be at most {most} bytes ({most / (1 << 20):g} MiB): {len(payload)}; "
+            f"{where}{'or ' if where else ''}keep the data elsewhere and add its address",
+            most=most,
         )
 
 
-def check_eta(eta: Instant, *, now: Instant) -> None:
-    """Raise `InvalidEtaError` for an eta before the epoch or more than 30 days ahead."""
-    if eta < 0 or eta > now + MAX_ETA_SECONDS * MICROSECONDS:
+def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECONDS, queue: str = "") -> None:
+    """Raise `InvalidEtaError` for an eta before the epoch or more than `most_seconds` ahead: `max_eta` of `queue`."""
+    if eta < 0 or eta > now + most_seconds * MICROSECONDS:
         ahead = (eta - now) / MICROSECONDS
         raise InvalidEtaError(
-            f"eta must be after 1970 and at most {MAX_ETA_SECONDS:.0f} s (30 days) ahead: {eta} us, {ahead:.0f} s ahead"
+            f"eta must be after 1970 and at most {most_seconds:.0f} s ({most_seconds / 86_400:g} days) ahead: "
+            f"{eta} us, {ahead:.0f} s ahead{_of_max_eta(most_seconds, queue)}"
         )
 
 
-def check_delay_seconds(seconds: float) -> None:
-    """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_ETA_SECONDS:
-        raise InvalidEtaError(f"delay must be a number in [0, {MAX_ETA_SECONDS:.0f}] s: {seconds!r}")
+def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS, queue: str = "") -> None:
+    """Raise `InvalidEtaError` unless `seconds` are in [0, `most_seconds`]: `max_eta` of `queue`."""
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= most_seconds:
+        raise InvalidEtaError(
+            f"delay must be a number in [0, {most_seconds:.0f}] s: {seconds!r}{_of_max_eta(most_seconds, queue)}"
+        )
+
+
+def check_any_delay_seconds(seconds: float) -> None:
+    """Raise `InvalidEtaError` for a delay that no queue allows."""
+    if isinstance(seconds, _NUMBERS) and seconds > MAX_ETA_SECONDS:
+        check_delay_seconds(seconds, most_seconds=FARTHEST_ETA_SECONDS)
+    else:
+        check_delay_seconds(seconds)
+
+
+def _of_max_eta(most_seconds: float, queue: str) -> str:
+    """Return how to allow a later eta, as words to append."""
+    return f"; raise max_eta of queue {queue}" if queue and most_seconds < FARTHEST_ETA_SECONDS else ""
 
 
 def check_ahead_seconds(seconds: float) -> None:
@@ -243,10 +266,10 @@ def check_checkpoint(checkpoint: bytes) -> None:
 
 
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
-    """Raise `InvalidCountError` unless `limit` is in [1, 1000], `after` >= 0 and `payload_bytes` in [0, 1 MiB]."""
+    """Raise `InvalidCountError` unless `limit` is in [1, 1000], `after` >= 0 and `payload_bytes` in [0, 64 MiB]."""
     _check_whole("limit", limit, 1, MAX_PEEK_TASKS)
     _check_whole("after", after, 0, MAX_INTEGER)
-    _check_whole("payload_bytes", payload_bytes, 0, MAX_PAYLOAD_BYTES)
+    _check_whole("payload_bytes", payload_bytes, 0, LARGEST_PAYLOAD_BYTES)
 
 
 def _check_whole(name: str, number: int, least: int, most: int) -> None:

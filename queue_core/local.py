@@ -24,14 +24,25 @@ from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.attempts.failures import as_failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
-from queue_core.limits import check_text, check_wait_seconds, check_worker
+from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import HELD_SECONDS, Added, Busy, Deletion, Granted, Page, Release, Renewed, Storage
+from queue_core.verbs import (
+    HELD_SECONDS,
+    Added,
+    Busy,
+    Deletion,
+    Granted,
+    Page,
+    PayloadAllowance,
+    Release,
+    Renewed,
+    Storage,
+)
 
 if TYPE_CHECKING:
     from queue_core.schedules.report import Schedules
@@ -44,6 +55,8 @@ ETA_SECONDS = 1.0
 """Longest pause between two reads of the next eta, as no signal announces a new eta."""
 RECHECK_SECONDS = 5.0
 """Longest wait without a lease call: a wake-up is lost when the waiter that received it was killed."""
+ROOM = PayloadAllowance(MAX_LOCAL_LEASE_BYTES)
+"""Room for the tasks of one lease, which are in this process's memory at once."""
 
 
 class LocalQueue:
@@ -94,10 +107,12 @@ class LocalQueue:
         check_worker(worker)
 
         def lease(work: UnitOfWork) -> Granted:
-            return work.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker)
+            return work.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker, allowance=ROOM)
 
         def exchange(work: UnitOfWork) -> tuple[Granted, Sequence[str]]:
-            return work.exchange(self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker)
+            return work.exchange(
+                self._name, deletions, count=count, seconds=seconds, tags=tags, worker=worker, allowance=ROOM
+            )
 
         unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)

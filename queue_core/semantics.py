@@ -10,7 +10,7 @@ from typing import Literal
 
 from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
 from queue_core.clock import Instant, after, seconds_between
-from queue_core.limits import check_eta
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
 
@@ -59,7 +59,7 @@ def effective_eta(new: NewTask, *, now: Instant) -> Instant:
     Source: App Engine's proto, "values less than current time are silently increased to the current time".
     """
     if new.eta is not None:
-        check_eta(new.eta, now=now)
+        check_eta(new.eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
         return max(new.eta, now)
     return now if new.delay_seconds is None else after(now, new.delay_seconds)
 
@@ -162,7 +162,7 @@ def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
 
     Source: App Engine `ModifyTaskLease`, which accepts the eta of a task that was never leased.
     """
-    check_eta(eta, now=now)
+    check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
     moved = max(eta, now)
     state = TaskState.READY if moved <= now else TaskState.DELAYED
     spent = tuple(instant for instant in (*task.spent, task.eta) if instant > now)

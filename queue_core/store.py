@@ -77,7 +77,10 @@ class Transaction(Protocol):
         """Return the limit and the payload bytes in use, including dead tasks; O(1)."""
 
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
-        """Add tasks in order. An eta, name or queue out of range fails the whole call before anything is written."""
+        """Add tasks in order. An eta, name or queue out of range fails the whole call before anything is written.
+
+        `UnitOfWork` enforces the queue's `max_payload_bytes` and `max_eta_seconds`; a store the highest of the latter.
+        """
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
         """Lease leasable tasks by priority, then in eta order, ties by id. A paused queue grants none.
@@ -138,7 +141,7 @@ class Transaction(Protocol):
         """Move the eta of a delayed task (by its given or generated name) if it is `expected`; False otherwise.
 
         An eta not after `now` makes the task ready. Raises `InvalidEtaError` for an eta before the epoch or more than
-        30 days ahead.
+        10 years ahead.
         """
 
     def lease_delayed(

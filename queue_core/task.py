@@ -12,7 +12,7 @@ from queue_core.attempts.attempt import Attempt
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import value
-from queue_core.limits import MAX_LEASE_SECONDS, NAME_RETENTION_SECONDS
+from queue_core.limits import MAX_ETA_SECONDS, MAX_LEASE_SECONDS, MAX_PAYLOAD_BYTES, NAME_RETENTION_SECONDS
 
 _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -189,6 +189,9 @@ class QueueSpec:
         max_in_flight: leases of the queue that are held at a time; None: any number.
         rate: leases granted; None: any number.
         per_tag: the limits of each tag.
+        max_payload_bytes: the largest payload, 1 to 64 MiB. Larger ones that were added before it was lowered stay.
+        max_eta_seconds: how far ahead an eta may be, 30 days to 10 years; the delay of a release is at most 30 days.
+        label: the name that people know it by, where its own is another; "": see `config.celery_names.shown_queue`.
 
     The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
     """
@@ -210,6 +213,9 @@ class QueueSpec:
     max_in_flight: int | None = None
     rate: Rate | None = None
     per_tag: TagLimits = NO_TAG_LIMITS
+    max_payload_bytes: int = MAX_PAYLOAD_BYTES
+    max_eta_seconds: float = MAX_ETA_SECONDS
+    label: str = ""
     paused: bool = field(default=False, compare=False)
     moved_to: str = field(default="", compare=False)
 

@@ -22,11 +22,14 @@ from queue_core.process.wording import shown_limits
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
 from queue_core.store import Transaction
 from queue_core.stores import idempotency
+from queue_core.stores.bounded_page import bounded_page
 from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
 from queue_core.validation import (
     check_choice,
     check_filter,
     check_new_tasks,
+    check_own_eta,
+    check_own_limits,
     check_queue_spec,
     check_storage,
     check_storage_limit,
@@ -41,6 +44,7 @@ from queue_core.verbs import (
     LeaseRequest,
     Page,
     PayloadAllowance,
+    PeekQuery,
     Release,
     Renewal,
     Renewed,
@@ -116,7 +120,9 @@ class UnitOfWork(Outbox):
     def add(self, queue: str, tasks: Sequence[NewTask], *, call: ClientCall | None = None) -> list[Added]:
         """Add tasks. A repeat of `call` is recorded again: the server that ran it first may not have woken waiters."""
         limits.check_add_count(len(tasks))
-        check_new_tasks(tasks)
+        beyond = check_new_tasks(tasks, now=self.now)
+        if beyond:
+            self._check_beyond(queue, beyond)
         self._storage.check(self.transaction, tasks, now=self.now)
         added = self._once(
             call,
@@ -127,6 +133,11 @@ class UnitOfWork(Outbox):
         )
         self.record_added(queue, tasks, added)
         return added
+
+    def _check_beyond(self, queue: str, tasks: Sequence[NewTask]) -> None:
+        """Check tasks that not every queue takes by the settings of theirs, which are read for no others."""
+        for task in tasks:
+            check_own_limits(task, self.transaction.queue(task.queue or queue), now=self.now)
 
     def _once(
         self,
@@ -214,7 +225,7 @@ class UnitOfWork(Outbox):
                 queue, count=count, seconds=seconds, tags=tags, worker=worker, allowance=allowance, call=call
             ), []
         request = _lease_request(count, seconds, tags, worker, allowance)
-        _check_deletions(deletions)
+        self._check_deletions(queue, deletions)
         if call is None:
             granted, lost = self._exchange(self.transaction, queue, deletions, request)
         else:
@@ -306,7 +317,7 @@ class UnitOfWork(Outbox):
         self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
     ) -> tuple[list[Added], list[str]]:
         """Delete tasks; return the outcomes of their `then` and the tokens that were not current."""
-        _check_deletions(deletions)
+        self._check_deletions(queue, deletions)
         return self._once(
             call,
             "other" if handed_over(deletions) else "delete",
@@ -316,6 +327,12 @@ class UnitOfWork(Outbox):
             encode=idempotency.encode_deleted,
             decode=idempotency.decode_deleted,
         )
+
+    def _check_deletions(self, queue: str, deletions: Sequence[Deletion]) -> None:
+        limits.check_token_count(len(deletions))
+        for then in handed_over(deletions):
+            limits.check_add_count(len(then))
+            self._check_beyond(queue, check_new_tasks(then, now=self.now))
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -387,6 +404,8 @@ class UnitOfWork(Outbox):
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant) -> bool:
         """Move a delayed task's eta from exactly `expected`; False if there is none such. A past eta makes it ready."""
+        if eta > after_seconds(self.now, limits.MAX_ETA_SECONDS):
+            check_own_eta(eta, self.transaction.queue(queue), now=self.now)
         if not self.transaction.postpone(queue, name, expected=expected, eta=eta, now=self.now):
             return False
         page = self.peek(queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=0)
@@ -468,13 +487,13 @@ class UnitOfWork(Outbox):
         limit: int,
         payload_bytes: int,
     ) -> Page:
+        """Return tasks without leasing them; fewer than `limit` where more payloads don't fit into one answer."""
         check_filter(tags)
         limits.check_page(limit, after=after, payload_bytes=payload_bytes)
         if names is not None:
             limits.check_known_names(names)
-        return self.transaction.peek(
-            queue, tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=self.now
-        )
+        query = PeekQuery(tags, states, names, after, limit, payload_bytes, self.now)
+        return bounded_page(self.transaction, queue, query, total_bytes=limits.MAX_ANSWER_BYTES)
 
     def observe(
         self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str], ahead_seconds: float
@@ -555,10 +574,3 @@ def _check_renewal(renewal: Renewal) -> None:
         limits.check_progress(renewal.progress.fraction, renewal.progress.text)
     if renewal.checkpoint is not None:
         limits.check_checkpoint(renewal.checkpoint)
-
-
-def _check_deletions(deletions: Sequence[Deletion]) -> None:
-    limits.check_token_count(len(deletions))
-    for then in handed_over(deletions):
-        limits.check_add_count(len(then))
-        check_new_tasks(then)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from queue_core import limits
 from queue_core.admission import Rate
+from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import (
     InvalidLeaseTimeError,
     InvalidRequestError,
@@ -18,8 +19,13 @@ FILLED_FROM = "filled from "
 """The prefix of `moved_to` on the target store of a transfer until the transfer is complete."""
 
 
-def check_new_tasks(tasks: Sequence[NewTask]) -> None:
-    """Raise an `InvalidRequestError` that names the limit for the first task that can't be added."""
+def check_new_tasks(tasks: Sequence[NewTask], *, now: Instant | None = None) -> list[NewTask]:
+    """Raise an `InvalidRequestError` that names the limit for the first task that can't be added to any queue.
+
+    Returns those that only a queue whose own settings allow it takes (`check_own_limits`): larger than most are, or
+    with a later eta. `now` None: an eta is not looked at.
+    """
+    beyond: list[NewTask] = []
     for task in tasks:
         payload: object = task.payload
         if (
@@ -33,10 +39,27 @@ def check_new_tasks(tasks: Sequence[NewTask]) -> None:
         if task.headers is not None:
             check_headers(task.headers)
         try:
-            _check_limits(task)
+            is_beyond = _check_limits(task, now)
         except (TypeError, AttributeError):
             check_types(task)  # a clearer message; checking types first would make a batch 10% slower
             raise
+        if is_beyond:
+            beyond.append(task)
+    return beyond
+
+
+def check_own_limits(task: NewTask, spec: QueueSpec, *, now: Instant) -> None:
+    """Raise `TaskTooLargeError`, `InvalidEtaError` for a task beyond the settings of the queue it goes to."""
+    limits.check_payload(task.payload, most=spec.max_payload_bytes, queue=spec.name)
+    if task.eta is not None:
+        check_own_eta(task.eta, spec, now=now)
+    if task.delay_seconds is not None:
+        limits.check_delay_seconds(task.delay_seconds, most_seconds=spec.max_eta_seconds, queue=spec.name)
+
+
+def check_own_eta(eta: Instant, spec: QueueSpec, *, now: Instant) -> None:
+    """Raise `InvalidEtaError` for an eta before the epoch, or further ahead than a queue allows."""
+    limits.check_eta(eta, now=now, most_seconds=spec.max_eta_seconds, queue=spec.name)
 
 
 def check_types(task: NewTask) -> None:
@@ -59,11 +82,14 @@ def check_types(task: NewTask) -> None:
             f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: {task.priority!r}"
         )
     if task.delay_seconds is not None:
-        limits.check_delay_seconds(task.delay_seconds)
+        limits.check_any_delay_seconds(task.delay_seconds)
 
 
-def _check_limits(task: NewTask) -> None:
-    limits.check_payload(task.payload)
+def _check_limits(task: NewTask, now: Instant | None) -> bool:
+    """Check a task; return whether it is beyond what every queue takes."""
+    is_beyond = len(task.payload) > limits.MAX_PAYLOAD_BYTES
+    if is_beyond:
+        limits.check_payload(task.payload, most=limits.LARGEST_PAYLOAD_BYTES)
     if task.tag is not None:
         limits.check_tag(task.tag)
     if task.name is not None:
@@ -71,9 +97,13 @@ def _check_limits(task: NewTask) -> None:
     if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
         raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
     if task.delay_seconds is not None:
-        limits.check_delay_seconds(task.delay_seconds)
+        limits.check_any_delay_seconds(task.delay_seconds)
         if task.eta is not None:
             raise InvalidSettingError(f"a task has an eta or a delay, not both: {task.eta}, {task.delay_seconds} s")
+        is_beyond = is_beyond or task.delay_seconds > limits.MAX_ETA_SECONDS
+    elif task.eta is not None and now is not None and task.eta > now + limits.MAX_ETA_SECONDS * MICROSECONDS:
+        is_beyond = True
+    return is_beyond
 
 
 def check_filter(tags: object) -> None:
@@ -129,6 +159,21 @@ def check_queue_spec(spec: QueueSpec) -> None:
         )
     _check_lease_limits(spec.name, "", spec.max_in_flight, spec.rate)
     _check_lease_limits(spec.name, "per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
+    if not limits.MAX_PAYLOAD_BYTES <= spec.max_payload_bytes <= limits.LARGEST_PAYLOAD_BYTES:
+        raise InvalidSettingError(
+            f"{spec.name}: max_payload must be in [{limits.MAX_PAYLOAD_BYTES}, {limits.LARGEST_PAYLOAD_BYTES}] bytes "
+            f"(1 to 64 MiB): {spec.max_payload_bytes}; keep larger data elsewhere and add its address"
+        )
+    if not limits.MAX_ETA_SECONDS <= spec.max_eta_seconds <= limits.FARTHEST_ETA_SECONDS:
+        raise InvalidSettingError(
+            f"{spec.name}: max_eta must be in [{limits.MAX_ETA_SECONDS:.0f}, {limits.FARTHEST_ETA_SECONDS:.0f}] s "
+            f"(30 days to 10 years): {spec.max_eta_seconds}"
+        )
+    limits.check_text(f"{spec.name}: label", spec.label)
+    if len(spec.label) > limits.MAX_LABEL_CHARACTERS:
+        raise InvalidSettingError(
+            f"{spec.name}: label must have at most {limits.MAX_LABEL_CHARACTERS} characters: {len(spec.label)}"
+        )
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
     if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:

@@ -15,8 +15,9 @@ from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
+from queue_core.config.celery_names import shown_queue, store_names
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolute_sockets
-from queue_core.errors import QueueError, QueueMovedError, UnknownQueueError
+from queue_core.errors import InvalidQueueNameError, QueueError, QueueMovedError, UnknownQueueError
 from queue_core.http_api.probe import is_listening
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
@@ -88,9 +89,15 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 
 @contextmanager
 def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
-    """Open one queue of the target of the options. Raises `InvalidQueueNameError` before anything is opened."""
-    check_queue_name(name)
+    """Open one queue of the target of the options, by its name or by Celery's. Raises `InvalidQueueNameError`."""
     with opened(**where) as (queues, target):
+        try:
+            name = queue_meant(queues, name)
+        except InvalidQueueNameError as error:
+            labels = [shown_queue(spec.name, label=spec.label) for spec in queues.queues()]
+            if difflib.get_close_matches(name, labels, n=1):
+                raise unknown_queue(name, labels, target) from error
+            raise
         try:
             yield queues.queue(name)
         except QueueMovedError:
@@ -104,11 +111,37 @@ def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
             raise unknown_queue(name, known, target) from error
 
 
+def queue_meant(queues: Queues, text: str) -> str:
+    """Return the name in the store of the queue that a text means: its own name, Celery's, or NAMESPACE/QUEUE.
+
+    Raises `InvalidQueueNameError` for what can't be a name and is none of Celery's queues here.
+    """
+    named = store_names(text)
+    if named == [text]:
+        return text
+    known: set[str] | None = None
+    with suppress(QueueError):  # the token may not list them
+        known = {spec.name for spec in queues.queues()}
+    for name in named:
+        if known is not None and name in known:
+            return name
+    if known is not None:
+        check_queue_name(text)
+    return text if _is_name(text) else named[1]
+
+
+def _is_name(text: str) -> bool:
+    with suppress(InvalidQueueNameError):
+        check_queue_name(text)
+        return True
+    return False
+
+
 def unknown_queue(name: str, known: Sequence[str], target: Target) -> CommandError:
     """Return the failure of a command whose queue does not exist."""
     from queue_core.config.messages import did_you_mean  # imports pydantic, which a worker's start does not need
 
-    shown = ", ".join(known[:MAX_SHOWN_QUEUES]) + (", ..." if len(known) > MAX_SHOWN_QUEUES else "")
+    shown = ", ".join(map(shown_queue, known[:MAX_SHOWN_QUEUES])) + (", ..." if len(known) > MAX_SHOWN_QUEUES else "")
     return CommandError(
         f"there is no queue '{name}'{did_you_mean(name, known)}",
         code=exits.NO_INPUT,

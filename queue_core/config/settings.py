@@ -38,6 +38,8 @@ from queue_core.config.store import (
 from queue_core.config.units import Bytes, PerSecond, Seconds, format_seconds, parse_seconds
 from queue_core.config.yaml_document import Document, DocumentError, Place
 from queue_core.limits import (
+    FARTHEST_ETA_SECONDS,
+    LARGEST_PAYLOAD_BYTES,
     MAX_BURST,
     MAX_EMAIL_CHARACTERS,
     MAX_EMAILS,
@@ -45,9 +47,11 @@ from queue_core.limits import (
     MAX_HISTORY_LEASES,
     MAX_HISTORY_SECONDS,
     MAX_IN_FLIGHT,
+    MAX_LABEL_CHARACTERS,
     MAX_LEASE_CALLS_PER_SECOND,
     MAX_LEASE_SECONDS,
     MAX_LEASES,
+    MAX_PAYLOAD_BYTES,
     MAX_QUEUE_NAME_CHARACTERS,
     MAX_RATE_PER_SECOND,
     MAX_STORAGE_BYTES,
@@ -212,6 +216,22 @@ class QueueSettings(LimitSettings):
     per_tag: TagLimitSettings = Field(
         default=TagLimitSettings(), description="Limits of each tag: the key of a tenant, a host, an account."
     )
+    max_payload: Bytes = Field(
+        default=MAX_PAYLOAD_BYTES,
+        ge=MAX_PAYLOAD_BYTES,
+        le=LARGEST_PAYLOAD_BYTES,
+        description="The largest payload of a task; Google's APIs add at most 1MiB.",
+    )
+    max_eta: Seconds = Field(
+        default=MAX_ETA_SECONDS,
+        ge=MAX_ETA_SECONDS,
+        le=FARTHEST_ETA_SECONDS,
+        description="How far ahead an eta may be; Google's APIs allow at most 30d.",
+    )
+
+    label: str = Field(
+        default="", max_length=MAX_LABEL_CHARACTERS, description="The name it is shown by, where its own is another."
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> "QueueSettings":
@@ -238,6 +258,9 @@ class QueueSettings(LimitSettings):
             max_in_flight=self.max_in_flight,
             rate=self.bucket(),
             per_tag=self.per_tag.limits(),
+            max_payload_bytes=self.max_payload,
+            max_eta_seconds=self.max_eta,
+            label=self.label,
         )
 
 

@@ -27,7 +27,7 @@ from queue_core.django.tasks_api import (
     task_enqueued,
 )
 from queue_core.errors import InvalidQueueNameError, InvalidSettingError, UnknownQueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_TAG_BYTES, check_queue_name
+from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_TAG_BYTES, check_queue_name
 from queue_core.task import NewTask
 
 NAME_CHARACTERS: Final = 32
@@ -96,7 +96,7 @@ class Backend(BaseTaskBackend):
         for name in sorted(self.queues):
             queue = queues.queue(name)
             try:
-                for stored in queue.peek(names=[result_id], payload_bytes=MAX_PAYLOAD_BYTES).tasks:
+                for stored in queue.peek(names=[result_id], payload_bytes=LARGEST_PAYLOAD_BYTES).tasks:
                     call = call_of(stored.payload)
                     task = task_of(call.path, modules=options.modules)
                     return stored_result(task, call, stored, backend=self.alias)

@@ -27,6 +27,10 @@ from queue_core.http_api.values import Json, body_bytes
 from queue_core.limits import check_text
 from queue_core.process import forking
 
+LONG_BODY_BYTES = 1 << 20
+SLOW_BYTES_PER_SECOND = 4 << 20
+"""A request with a longer body may take longer, as if it was sent and taken in at this speed."""
+
 
 @dataclass(slots=True, eq=False)
 class KnownServer:
@@ -276,7 +280,10 @@ class HttpCaller:
         if session is not None:  # last: the server's fast path relies on equal heads before it (ADR 6)
             head += f"idempotency-key: {session.key(now=self._clock.monotonic())}\r\n"
         request = head.encode("ascii") + b"\r\n" + data
-        return server.transport.request(request, timeout_seconds=self._timeout_seconds + wait_seconds)
+        timeout_seconds = self._timeout_seconds + wait_seconds
+        if len(data) > LONG_BODY_BYTES:
+            timeout_seconds += len(data) / SLOW_BYTES_PER_SECOND
+        return server.transport.request(request, timeout_seconds=timeout_seconds)
 
     def _take_session(self) -> Session:
         try:

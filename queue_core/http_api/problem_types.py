@@ -12,6 +12,7 @@ from queue_core.errors import (
     StorageLimitError,
     StoreError,
     StoreUnavailableError,
+    TaskTooLargeError,
     UnknownQueueError,
     UnknownScheduleError,
     WorkerRetiredError,
@@ -58,6 +59,9 @@ def error_of(problem: Mapping[str, object], *, status: int) -> QueueError:
     if error is LeaseLostError:
         tokens = problem.get("tokens")
         return LeaseLostError(detail, tokens=[str(token) for token in tokens] if isinstance(tokens, list) else ())
+    if error is TaskTooLargeError:
+        most = problem.get("limit")
+        return TaskTooLargeError(detail, most=most) if isinstance(most, int) else TaskTooLargeError(detail)
     if error is None:
         error = StoreUnavailableError if status == 503 else InvalidRequestError if status < 500 else QueueError
     return error(detail)

@@ -43,7 +43,17 @@ _lease_fields = itemgetter(*_ALWAYS)
 _NEWER_SETTINGS: Final = {
     field.name: field.default
     for field in fields(QueueSpec)
-    if field.name in ("history_keep", "history_seconds", "max_in_flight", "rate", "per_tag")
+    if field.name
+    in (
+        "history_keep",
+        "history_seconds",
+        "max_in_flight",
+        "rate",
+        "per_tag",
+        "max_payload_bytes",
+        "max_eta_seconds",
+        "label",
+    )
 }
 
 StateName = Literal["ready", "delayed", "in_flight", "dead", "held"]

@@ -5,14 +5,15 @@ One for all connections to it, as a lease outlives the connection that it came b
 
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from threading import Event, Lock
 
 from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Clock, SystemClock
 from queue_core.connect import SERVER_SCHEMES
-from queue_core.errors import UnknownQueueError
+from queue_core.errors import InvalidRequestError, UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.kombu import celery_state
 from queue_core.kombu.address import BrokerAddress
@@ -20,9 +21,9 @@ from queue_core.kombu.keeper import LeaseKeeper
 from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
-from queue_core.limits import MAX_WORKER_CHARACTERS
+from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
 from queue_core.process import forking
-from queue_core.task import ANY, QueueSpec
+from queue_core.task import ANY, NewTask, QueueSpec
 
 TIMEOUT_SECONDS = 5.0
 """How long a reply of a server may take: Celery's main loop waits for it."""
@@ -49,9 +50,14 @@ class KombuBroker:
         self.clock = clock or SystemClock()
         self.keeper = LeaseKeeper(self.queues, running=celery_state.running_tags, clock=self.clock)
         self._pausing = Event()
-        self._known: set[str] = set()
+        self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}
         forking.renew_after_forks(self)
+
+    @property
+    def is_served(self) -> bool:
+        """Return whether it is a server's, and not a store that this process opened."""
+        return self._caller is not None
 
     def renew_after_fork(self) -> None:
         """Replace the locks of threads that the child of a fork does not have."""
@@ -83,8 +89,8 @@ class KombuBroker:
         return self.queues.queue(name)
 
     def refresh(self) -> None:
-        """Read the names of the queues. Raises `StoreUnavailableError` when the broker can't be reached."""
-        self._known = {spec.name for spec in self.queues.queues()}
+        """Read the queues. Raises `StoreUnavailableError` when the broker can't be reached."""
+        self._known = {spec.name: spec for spec in self.queues.queues()}
 
     def has_queue(self, name: str) -> bool:
         """Return whether the store has a queue of this name."""
@@ -92,15 +98,47 @@ class KombuBroker:
             self.refresh()
         return name in self._known
 
-    def create_queue(self, name: str, *, max_leases: int | None) -> None:
+    def create_queue(self, spec: QueueSpec) -> None:
         """Create a queue unless there is one: its settings are its operator's."""
-        if not self.has_queue(name):
-            self.queues.put_queue(QueueSpec(name, max_leases=max_leases))
-            self._known.add(name)
+        if not self.has_queue(spec.name):
+            self.queues.put_queue(spec)
+            self._known[spec.name] = spec
+
+    def max_eta_seconds(self, names: Sequence[str]) -> float:
+        """Return how far ahead an eta may be that all of these queues take, as far as known."""
+        known = [self._known[name].max_eta_seconds for name in names if name in self._known]
+        return min(known) if len(known) == len(names) and known else MAX_ETA_SECONDS
+
+    def add(self, names: Sequence[str], task: NewTask, *, create: Callable[[str], QueueSpec]) -> None:
+        """Add a task to each of these queues; to all of them or none, but for queues on different nodes of a cluster
+        and servers of earlier versions.
+
+        Args:
+            create: returns the settings of a queue that was deleted since it was declared, which is created again.
+        """
+        try:
+            self._add(names, task)
+        except UnknownQueueError:
+            self.refresh()
+            for name in names:
+                self.create_queue(create(name))
+            self._add(names, task)
+
+    def _add(self, names: Sequence[str], task: NewTask) -> None:
+        if len(names) > 1:
+            try:
+                self.queue(names[0]).add([replace(task, queue=name) for name in names])
+            except InvalidRequestError as error:
+                if type(error) is not InvalidRequestError:  # the task itself is refused, as too large
+                    raise
+            else:
+                return
+        for name in names:
+            self.queue(name).add(task)
 
     def forget(self, name: str) -> None:
         """Ask the store again whether it has this queue."""
-        self._known.discard(name)
+        self._known.pop(name, None)
 
     def close(self) -> None:
         """Close the connections to the store or server."""

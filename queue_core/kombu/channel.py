@@ -14,6 +14,7 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
+from queue_core.config.celery_names import label_of
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
@@ -29,7 +30,7 @@ from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS
 from queue_core.kombu.rounds import ChannelRoom
-from queue_core.limits import check_payload
+from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.mailboxes.exchanges import Binding, matches
 from queue_core.mailboxes.mailboxes import Popped
 from queue_core.mailboxes.news import Posted
@@ -37,9 +38,6 @@ from queue_core.task import Lease
 
 if TYPE_CHECKING:
     from queue_core.kombu.transport import TowlineTransport
-
-DELIVERY_LIMIT = "x-delivery-limit"
-"""RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
 
 LETTER = "letter."
 """The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
@@ -116,9 +114,10 @@ class TowlineChannel(virtual.Channel):
             if auto_delete:
                 self._auto_delete.add(name)
         else:
-            limit = given.get(DELIVERY_LIMIT, self._transport.options.max_leases)
             self._transport.mailbox_names.discard(name)
-            self._transport.broker.create_queue(self._store_name(name), max_leases=limit)
+            label = label_of(name, namespace=self._transport.address.namespace)
+            spec = self._transport.options.spec(self._store_name(name), given, label=label)
+            self._transport.broker.create_queue(spec)
             self._transport.ttls[name] = _seconds(given.get("x-message-ttl"))
         return queue_declare_ok_t(name, self._size(name), 0)
 
@@ -244,9 +243,16 @@ class TowlineChannel(virtual.Channel):
         if not exchange:
             self._put(routing_key, message)
             return
-        check_payload(text_of(message).encode("utf-8", "surrogatepass"))  # before some of its queues have it
-        queues = self._transport.mailboxes.publish(exchange, routing_key, posted_of(message))
         kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
+        text = text_of(message).encode("utf-8", "surrogatepass")
+        if len(text) <= MAX_PAYLOAD_BYTES:
+            queues = self._transport.mailboxes.publish(exchange, routing_key, posted_of(message))
+        else:
+            bound = self._transport.mailboxes.bindings(exchange)
+            matching = [one for one in bound if matches(kind, one.routing_key, routing_key)]
+            if not all(one.is_task_queue for one in matching):
+                check_payload(text)  # a mailbox takes no more than most queues do
+            queues = [one.queue for one in matching]
         own = [
             queue
             for key, _pattern, queue in self._own_table(exchange)
@@ -267,15 +273,11 @@ class TowlineChannel(virtual.Channel):
 
     def _add(self, queues: Iterable[str], message: KombuMessage) -> None:
         broker, options = self._transport.broker, self._transport.options
-        task = task_of(message, now=broker.clock.now(), delays=options.eta == "store")
-        for queue in queues:
-            name = self._store_name(queue)
-            try:
-                broker.queue(name).add(task)
-            except UnknownQueueError:  # deleted since it was declared
-                broker.forget(name)
-                broker.create_queue(name, max_leases=options.max_leases)
-                broker.queue(name).add(task)
+        names = [self._store_name(queue) for queue in queues]
+        farthest = broker.max_eta_seconds(names)
+        delays = options.eta == "store"
+        task = task_of(message, now=broker.clock.now(), delays=delays, max_eta_seconds=farthest)
+        broker.add(names, task, create=options.spec)
 
     def _is_task_queue(self, queue: str) -> bool:
         """Return whether a queue is one of the store, not a mailbox."""

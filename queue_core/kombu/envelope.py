@@ -47,13 +47,16 @@ class MessageExpiry:
         return bool(lifetimes) and now >= added_at + min(lifetimes) * MICROSECONDS
 
 
-def task_of(message: KombuMessage, *, now: Instant, delays: bool) -> NewTask:
-    """Return the task that carries a message; `delays`: one with an eta becomes leasable then, and not before."""
+def task_of(message: KombuMessage, *, now: Instant, delays: bool, max_eta_seconds: float = MAX_ETA_SECONDS) -> NewTask:
+    """Return the task that carries a message; `delays`: one with an eta becomes leasable then, and not before.
+
+    `max_eta_seconds`: how far ahead its queues let an eta be.
+    """
     payload = text_of(message).encode("utf-8", "surrogatepass")
     headers = message.get("headers") or {}
     name = headers.get("task")
     tag = name if isinstance(name, str) and 0 < len(name.encode("utf-8", "replace")) <= MAX_TAG_BYTES else None
-    eta = eta_of(headers, now=now) if delays else None
+    eta = eta_of(headers, now=now, max_eta_seconds=max_eta_seconds) if delays else None
     members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta}
     if _HAS_PRIORITY:
         members["priority"] = priority_of(message)
@@ -128,8 +131,8 @@ def ttl_seconds_of(message: KombuMessage) -> float | None:
         return None
 
 
-def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
-    """Return the eta of a Celery task, if it is ahead; of a later one than stores keep, the latest that they do.
+def eta_of(headers: Mapping[str, object], *, now: Instant, max_eta_seconds: float = MAX_ETA_SECONDS) -> Instant | None:
+    """Return the eta of a Celery task, if it is ahead; of a later one than its queues keep, the latest that they do.
 
     The eta of a task that is due within `NEAR_SECONDS` is its worker's to wait for, unless it retries: None.
     """
@@ -143,6 +146,6 @@ def eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
     if when.tzinfo is None:
         when = when.replace(tzinfo=UTC)
     eta = Instant(round(when.timestamp() * MICROSECONDS))
-    latest = Instant(now + round((MAX_ETA_SECONDS - _MARGIN_SECONDS) * MICROSECONDS))
+    latest = Instant(now + round((max_eta_seconds - _MARGIN_SECONDS) * MICROSECONDS))
     is_near = eta <= now + (0 if headers.get("retries") else NEAR_SECONDS * MICROSECONDS)
     return None if is_near else min(eta, latest)

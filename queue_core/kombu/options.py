@@ -2,11 +2,22 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from types import MappingProxyType
+from typing import Any, Literal, cast
 
 from queue_core.errors import InvalidSettingError
+from queue_core.limits import FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
+from queue_core.task import QueueSpec
 
 DEFAULT_POLLING_SECONDS = 0.05
+DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
+"""Twice RabbitMQ's own default, so that the messages of a program that changes its broker's URL pass: they are kept as
+JSON, in which binary bodies are a third longer, and quotes and backslashes in a body of JSON twice as long."""
+DELIVERY_LIMIT = "x-delivery-limit"
+"""RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
+MESSAGE_LIMIT = "x-max-message-bytes"
+"""The argument of a queue that gives the size of its messages: `max_payload` here."""
+_NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +27,7 @@ class TransportOptions:
     Args:
         lease_seconds: length of leases; None: each queue's own.
         max_leases: of queues that are created here: leases after which a task that is not done is dead.
+        max_message_bytes: of queues that are created here: the size of a message, as text; 1 to 64 MiB.
         eta: `store`: a task with an eta waits in the store; `worker`: in the memory of a worker, as with other brokers.
         ack: `when_told`: a task is deleted when it is acknowledged; `when_done`: one that Celery acknowledges before it
             runs is deleted when it has ended.
@@ -27,12 +39,32 @@ class TransportOptions:
 
     lease_seconds: float | None = None
     max_leases: int | None = None
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
     eta: Literal["store", "worker"] = "store"
     ack: Literal["when_told", "when_done"] = "when_told"
     expired: Literal["worker", "drop"] = "worker"
     worker: str = ""
     durability: Literal["strict", "relaxed"] = "strict"
     polling_seconds: float = DEFAULT_POLLING_SECONDS
+
+    def spec(self, name: str, arguments: Mapping[str, Any] = _NO_ARGUMENTS, *, label: str = "") -> QueueSpec:
+        """Return the settings of a queue that is created here. Raises `InvalidSettingError`.
+
+        Its etas are as far ahead as can be: one that the store does not keep is held in a worker's memory.
+        """
+        most = arguments.get(MESSAGE_LIMIT, self.max_message_bytes)
+        if type(most) is not int or not MAX_PAYLOAD_BYTES <= most <= LARGEST_PAYLOAD_BYTES:
+            raise InvalidSettingError(f"queue {name}: {MESSAGE_LIMIT} must be {_SIZES}: {most!r}")
+        return QueueSpec(
+            name,
+            max_leases=arguments.get(DELIVERY_LIMIT, self.max_leases),
+            max_payload_bytes=most,
+            max_eta_seconds=FARTHEST_ETA_SECONDS,
+            label=label,
+        )
+
+
+_SIZES = f"a whole number of bytes in [{MAX_PAYLOAD_BYTES}, {LARGEST_PAYLOAD_BYTES}], 1 to 64 MiB"
 
 
 def options_of(given: Mapping[str, object]) -> TransportOptions:
@@ -41,12 +73,16 @@ def options_of(given: Mapping[str, object]) -> TransportOptions:
     max_leases = given.get("max_leases")
     if max_leases is not None and (not isinstance(max_leases, int) or isinstance(max_leases, bool) or max_leases < 1):
         raise _refusal("max_leases", max_leases, "a whole number, at least 1")
+    most = given.get("max_message_bytes", DEFAULT_MAX_MESSAGE_BYTES)
+    if not isinstance(most, int) or isinstance(most, bool) or not MAX_PAYLOAD_BYTES <= most <= LARGEST_PAYLOAD_BYTES:
+        raise _refusal("max_message_bytes", most, _SIZES)
     worker = given.get("worker", "")
     if not isinstance(worker, str):
         raise _refusal("worker", worker, "text")
     return TransportOptions(
         lease_seconds=_seconds(given, "lease_seconds"),
         max_leases=max_leases,
+        max_message_bytes=most,
         eta=cast("Literal['store', 'worker']", _word(given, "eta", ("store", "worker"))),
         ack=cast("Literal['when_told', 'when_done']", _word(given, "ack", ("when_told", "when_done"))),
         expired=cast("Literal['worker', 'drop']", _word(given, "expired", ("worker", "drop"))),

@@ -82,7 +82,8 @@ async def _serve_fast(
     reserved_bytes = 0
     try:
         reserved_bytes = endpoint.admit(verb, headers, body_length(headers))
-        body = await read_body(headers, receive, limit=core.options.max_body_bytes)
+        core.body_limit.check(body_length(headers) or 0)
+        body = await read_body(headers, receive, limit=core.body_limit.bytes)
     except ClientDisconnect:
         raise
     except Exception as error:  # noqa: BLE001 - the top of a request

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import value
-from queue_core.limits import check_wait_seconds
+from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
@@ -27,12 +27,11 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of,
 from queue_core.server.schemas import response
 from queue_core.service import Operation
 from queue_core.store import Unit
-from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
 
 JSON_TYPE = b"application/json"
-REPLY_ALLOWANCE = PayloadAllowance(8 << 20, each_bytes=512)
+REPLY_ALLOWANCE = PayloadAllowance(MAX_ANSWER_BYTES, each_bytes=512)
 """Room for the tasks of one answer. Base64 takes 4/3 of it, and the loop stands still while it is encoded."""
 IDEMPOTENCY_HEADER = b"idempotency-key"
 """Names a client's call as `session/number/age`, so that it takes effect once (ADR 28).
@@ -169,7 +168,6 @@ class FastVerbs:
         queue = request.queue
         params = parse_body(schemas.AddRequest, request.body)
         tasks = [task.value() for task in params.tasks]
-        check_same_queue(tasks, queue)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
             return work.add(queue, tasks, call=call)
@@ -299,13 +297,6 @@ def check_json(headers: Headers) -> None:
                 return
             raise refusal(415, "not-json", f"the body must be application/json, not {text.decode('latin-1')[:100]}")
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
-
-
-def check_same_queue(tasks: list[NewTask], queue: str) -> None:
-    """Raise unless every task goes to the queue that was called; only tasks in `then` may go to another."""
-    for task in tasks:
-        if task.queue is not None and task.queue != queue:
-            raise refusal(422, "invalid-request", f"a task for queue {task.queue[:100]!r} among those for {queue!r}")
 
 
 def client_call(key: bytes | None) -> ClientCall | None:

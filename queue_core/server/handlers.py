@@ -138,7 +138,9 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
 
 async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
-    return {"created": await core.committer.run(lambda work: work.put_queue(spec))}
+    created = await core.committer.run(lambda work: work.put_queue(spec))
+    core.body_limit.learn_one(spec)
+    return {"created": created}
 
 
 async def show_storage(core: ServerState, call: EndpointCall) -> Storage:  # noqa: ARG001 - a handler

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
 
 from queue_core import errors, limits
-from queue_core.errors import LeaseLostError, QueueError
+from queue_core.errors import LeaseLostError, QueueError, TaskTooLargeError
 from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
@@ -65,7 +65,6 @@ TITLES: Mapping[int, str] = MappingProxyType(
 
 LIMITS: Mapping[type[QueueError], Mapping[str, object]] = MappingProxyType(
     {
-        errors.TaskTooLargeError: {"limit": limits.MAX_PAYLOAD_BYTES, "unit": "bytes"},
         errors.TooManyTasksError: {"limit": limits.MAX_TASKS_PER_ADD, "unit": "tasks"},
         errors.TooManyTagsError: {"limit": limits.MAX_TAGS_PER_LEASE, "unit": "tags"},
     }
@@ -106,7 +105,9 @@ def problem_of(error: QueueError) -> Problem:
     elif status == 503:
         headers = ((b"retry-after", b"1"),)
     members: Mapping[str, object] = LIMITS.get(kind, {})
-    if isinstance(error, LeaseLostError):
+    if isinstance(error, TaskTooLargeError):
+        members = {"limit": error.most, "unit": "bytes"}
+    elif isinstance(error, LeaseLostError):
         members = {"tokens": list(error.tokens)}
     return Problem(status, str(error), problem_type(kind), headers, members)
 
@@ -118,7 +119,11 @@ def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, 
 
 def body_too_large(limit: int) -> Problem:
     """Return the problem of a body over the limit."""
-    return refusal(413, "body-too-large", f"a request must be at most {limit} bytes; split the batch")
+    return refusal(
+        413,
+        "body-too-large",
+        f"a request must be at most {limit} bytes; split the batch, or raise max_payload of the queue of a larger task",
+    )
 
 
 BRANCHES: Final = frozenset({"FailureIn", "str"})

@@ -61,13 +61,13 @@ class Tagged(RequestBody):
 class TaskIn(RequestBody):
     """A task to add. `payload` is base64; `text` is the same for plain text. At most one of `eta` and the delay."""
 
-    payload: str | None = Field(None, description="Base64, at most 1 MiB of bytes.", examples=["aGVsbG8="])
+    payload: str | None = Field(None, description="Base64 of `max_payload_bytes` at most.", examples=["aGVsbG8="])
     text: str | None = Field(None, description="The payload as text, instead of `payload`.", examples=["hello"])
     name: str | None = Field(None, description="Makes the add idempotent.", examples=["invoice-2024-001"])
     tag: str | None = Field(None, examples=["resize"])
-    eta: Whole | None = Field(None, description="Microseconds since the epoch; at most 30 days ahead.")
-    delay_seconds: float | None = Field(None, description="In [0, 2592000].")
-    queue: str | None = Field(None, description="Only in `then`: another queue to add to.")
+    eta: Whole | None = Field(None, description="Microseconds since the epoch; at most `max_eta_seconds` ahead.")
+    delay_seconds: float | None = Field(None, description="In [0, `max_eta_seconds`].")
+    queue: str | None = Field(None, description="Another queue to add to, in the same transaction.")
     max_leases: int | None = Field(
         None, description=f"The task's own bound, in [1, {limits.MAX_LEASES}]; the queue's when left out."
     )
@@ -191,7 +191,7 @@ class PeekRequest(Tagged):
     names: list[str] | None = None
     after: Whole = Field(0, description="`next_after` of the page before.")
     limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
-    payload_bytes: int = Field(0, ge=0, le=limits.MAX_PAYLOAD_BYTES, description="Payloads are cut to this.")
+    payload_bytes: int = Field(0, ge=0, le=limits.LARGEST_PAYLOAD_BYTES, description="Payloads are cut to this.")
 
     def wanted(self) -> frozenset[TaskState]:
         """Return the states as values."""
@@ -278,20 +278,18 @@ class QueueBody(RequestBody):
     retry_max_seconds: float = 300.0
     on_exhausted: Literal["dead", "delete"] = "dead"
     name_retention_seconds: float = Field(limits.NAME_RETENTION_SECONDS, ge=0, le=10 * 365 * 86_400.0)
-    lease_calls_per_second: int | None = Field(
-        None, description="Lease calls granted over the APIs of App Engine and Cloud Tasks; null: no limit."
-    )
+    lease_calls_per_second: int | None = Field(None, description="Lease calls granted over Google's APIs; null: any.")
     user_emails: tuple[str, ...] = Field((), description="Users of its tasks over these APIs.", strict=False)
     writer_emails: tuple[str, ...] = Field((), description="Users that may insert tasks over these APIs.", strict=False)
-    mode: Literal["pull", "push"] = Field(
-        "pull",
-        description="`push`: a push queue of App Engine's, known by name; its API refuses pull calls on it.",
-    )
+    mode: Literal["pull", "push"] = Field("pull", description="`push`: a push queue of App Engine's, known by name.")
     history_keep: int = Field(10_000, description="Ended leases that its history finds; 0: none.")
     history_seconds: float = Field(86_400.0, description="For how long it finds them.")
     max_in_flight: int | None = Field(None, description="Leases that are held at a time; null: any number.")
     rate: RateBody | None = Field(None, description="Leases granted; null: any number.")
     per_tag: TagLimitsBody = Field(default_factory=TagLimitsBody.model_construct, description="The limits of each tag.")
+    max_payload_bytes: int = Field(limits.MAX_PAYLOAD_BYTES, description="Size of a payload, 1 to 64 MiB.")
+    max_eta_seconds: float = Field(limits.MAX_ETA_SECONDS, description="How far ahead an eta may be, 30 d to 10 years.")
+    label: str = Field("", description="What people know it by, where its name is another.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""

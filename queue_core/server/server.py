@@ -256,7 +256,7 @@ class QueueServer:
         config = uvicorn.Config(
             ServerApp(self.core, connections, extensions=self._extensions),
             loop="asyncio",
-            http=fast_protocol_class(self.core, connections, limit=self._options.max_body_bytes),
+            http=fast_protocol_class(self.core, connections),
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,6 +1,7 @@
 """The parts of one server put together: the store's service behind a committer, waiting leases, events and tokens."""
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
@@ -12,6 +13,7 @@ from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
+from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.clock_watch import ClockWatch
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
@@ -28,7 +30,7 @@ from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
 from queue_core.stores import check_can_back_up
-from queue_core.task import TagFilter
+from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
@@ -123,6 +125,10 @@ class ServerState:
         self.readiness = Readiness(
             self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
         )
+        self.body_limit = BodyLimit(
+            options.max_body_bytes, monotonic=self.service.clock.monotonic, read=self._read_body_limit
+        )
+        self.body_limit.learn(options.queues)
         self.authorizer = Authorizer(options)
         self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
         bus = store.bus() if isinstance(store, Broadcaster) else None
@@ -133,6 +139,7 @@ class ServerState:
         self.appengine = AppEngineEndpoint(
             self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate
         )
+        self._reading_limits: asyncio.Future[None] | None = None
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._backups = ThreadPool(1, name="towline-backup")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
@@ -185,6 +192,23 @@ class ServerState:
 
         self._mailer.submit(call, done)
         await made
+
+    def _read_body_limit(self) -> bool:
+        """Have the limit on bodies follow the settings of all queues: at once, or soon for a store over a network."""
+
+        def specs(work: UnitOfWork) -> list[QueueSpec]:
+            return work.transaction.queues()
+
+        async def read() -> None:
+            with contextlib.suppress(StoreError):  # the next body over the limit has them read again
+                self.body_limit.learn(await self.in_thread(lambda: self.service.read(specs)))
+
+        if self.service.store.is_remote:
+            self._reading_limits = asyncio.ensure_future(read())
+            return False
+        with contextlib.suppress(StoreError):
+            self.body_limit.learn(self.service.read(specs))
+        return True
 
     async def _check_erasures(self) -> None:
         if self.erasures.is_possible:

@@ -21,6 +21,9 @@ class ExtraSettings(TypedDict, total=False):
     max_in_flight: int | None
     rate: Rate | None
     per_tag: TagLimits
+    max_payload_bytes: int
+    max_eta_seconds: float
+    label: str
 
 
 _DEFAULTS: Final = QueueSpec("")

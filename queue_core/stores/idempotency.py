@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic_core import from_json, to_json
 
 from queue_core.clock import Instant
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.stats import FinishedLease
 from queue_core.store import Transaction
 from queue_core.task import ANY, Lease, TaskState, lease_of
@@ -62,7 +62,7 @@ def current_leases(
         frozenset({TaskState.LEASED}),
         names=[name for name, _ in names],
         limit=len(names),
-        payload_bytes=MAX_PAYLOAD_BYTES,
+        payload_bytes=LARGEST_PAYLOAD_BYTES,
         now=now,
     )
     live = {task.token: lease_of(task) for task in page.tasks if task.token in tokens and task.eta > now}

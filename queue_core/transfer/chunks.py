@@ -6,7 +6,7 @@ from typing import Final, Protocol, TypeVar
 
 from queue_core.api import ALL_STATES
 from queue_core.clock import Instant
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.store import Transaction
 from queue_core.task import ANY, StoredTask
 from queue_core.verbs import HeldName
@@ -72,7 +72,7 @@ def _whole(read: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTas
             ALL_STATES,
             names=[task.shown_name],
             limit=1,
-            payload_bytes=MAX_PAYLOAD_BYTES,
+            payload_bytes=LARGEST_PAYLOAD_BYTES,
             now=now,
         )
     )

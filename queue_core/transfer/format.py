@@ -140,8 +140,13 @@ def _shown(value: object) -> str:
 
 FORMAT: Final = "towline-export"
 VERSION: Final = 1
-MAX_LINE_BYTES: Final = 8 << 20
-"""Limit on a line: a payload of 1 MiB grows sixfold if all its characters are escaped (`\\u0001`)."""
+MAX_HEADER_BYTES: Final = 8 << 20
+"""Limit on the first line, so that little is read of a file that is no export."""
+MAX_LINE_BYTES: Final = 88 << 20
+"""Limit on each later line: base64 takes 4/3 of the largest payload. Text of up to `MAX_TEXT_BYTES` grows sixfold if
+all its characters are escaped (`\\u0001`)."""
+MAX_TEXT_BYTES: Final = limits.MAX_PAYLOAD_BYTES
+"""Payloads of up to so many bytes are written as text where they are text."""
 MAX_SPENT: Final = 10_000
 
 STATE_NAMES: Final = {state: state.name.lower().replace("leased", "in_flight") for state in TaskState}
@@ -152,7 +157,17 @@ _LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_e
 _DEFAULTS: Final = {
     field.name: field.default
     for field in fields(QueueSpec)
-    if field.name in ("history_keep", "history_seconds", "max_in_flight", "rate", "per_tag")
+    if field.name
+    in (
+        "history_keep",
+        "history_seconds",
+        "max_in_flight",
+        "rate",
+        "per_tag",
+        "max_payload_bytes",
+        "max_eta_seconds",
+        "label",
+    )
 }
 """Settings that are left out where they are the default, so that older versions read such a file."""
 
@@ -235,8 +250,10 @@ def task_line(task: StoredTask) -> bytes:
     if task.checkpoint is not None:
         json["checkpoint_base64"] = b2a_base64(task.checkpoint, newline=False).decode("ascii")
     try:
+        if len(task.payload) > MAX_TEXT_BYTES:
+            raise ValueError  # noqa: TRY301 - as one that is not text
         json["payload"] = task.payload.decode()
-    except UnicodeDecodeError:
+    except ValueError:
         json["payload_base64"] = b2a_base64(task.payload, newline=False).decode("ascii")
     return to_json(json) + b"\n"
 
@@ -318,6 +335,9 @@ def _spec(found: RecordFields, number: int) -> QueueSpec:
             _optional(found, "max_in_flight", limits.MAX_IN_FLIGHT),
             _rate(found),
             _tag_limits(found),
+            found.number("max_payload_bytes", _DEFAULTS["max_payload_bytes"], most=limits.LARGEST_PAYLOAD_BYTES),
+            found.seconds("max_eta_seconds", _DEFAULTS["max_eta_seconds"]),
+            found.text("label", "", most=limits.MAX_LABEL_CHARACTERS),
             paused=found.flag("paused"),
         )
         found.end()
@@ -381,7 +401,7 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
         raise BadFieldError("state", f"must be one of {', '.join(_STATES)}: {state_name!r}")
     eta = Instant(found.number("eta"))
     if eta > now:
-        checked("eta", lambda value: limits.check_eta(value, now=now), eta)
+        checked("eta", lambda value: limits.check_eta(value, now=now, most_seconds=limits.FARTHEST_ETA_SECONDS), eta)
     name = tag = None
     if found.has("name"):
         name = checked("name", limits.check_task_name, found.text("name", most=limits.MAX_TASK_NAME_CHARACTERS))
@@ -500,5 +520,10 @@ def _payload(found: RecordFields) -> bytes:
     if found.has("payload_base64"):
         if found.has("payload"):
             raise BadFieldError("payload_base64", "excludes payload: leave one of them out")
-        return checked("payload_base64", limits.check_payload, _bytes(found, "payload_base64"))
-    return checked("payload", limits.check_payload, found.text("payload", most=MAX_LINE_BYTES).encode())
+        return checked("payload_base64", _check_payload, _bytes(found, "payload_base64"))
+    return checked("payload", _check_payload, found.text("payload", most=MAX_LINE_BYTES).encode())
+
+
+def _check_payload(payload: bytes) -> None:
+    """Check a payload by the highest limit: its queue's own may have been lowered since it was added."""
+    limits.check_payload(payload, most=limits.LARGEST_PAYLOAD_BYTES)

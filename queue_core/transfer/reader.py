@@ -13,7 +13,16 @@ from typing import BinaryIO, Final, cast
 from queue_core.clock import Instant
 from queue_core.errors import BadFileError, CutShortError
 from queue_core.task import StoredTask
-from queue_core.transfer.format import MAX_LINE_BYTES, BadFieldError, Footer, Header, NameLine, Record, record_of
+from queue_core.transfer.format import (
+    MAX_HEADER_BYTES,
+    MAX_LINE_BYTES,
+    BadFieldError,
+    Footer,
+    Header,
+    NameLine,
+    Record,
+    record_of,
+)
 
 COMPLETED: Final = "`towline export --resume` completes it; or export again"
 
@@ -98,7 +107,8 @@ class ExportReader:
 
     def _line(self) -> bytes:
         try:
-            line = self._file.readline(MAX_LINE_BYTES + 1)
+            most = MAX_LINE_BYTES if self.lines else MAX_HEADER_BYTES
+            line = self._file.readline(most + 1)
         except EOFError:
             line = b""
         except (gzip.BadGzipFile, zlib.error) as error:
@@ -106,9 +116,9 @@ class ExportReader:
                 raise CutShortError(f"{self._name}: the compressed file ends early: {COMPLETED}") from None
             raise BadFileError(f"{self._name}: after line {self.lines}: not whole as gzip: {error}") from None
         if not line.endswith(b"\n"):
-            if len(line) > MAX_LINE_BYTES:
+            if len(line) > most:
                 self.lines += 1
-                raise self._bad("the line", f"must have at most {MAX_LINE_BYTES} bytes; is this an export?")
+                raise self._bad("the line", f"must have at most {most} bytes; is this an export?")
             where = f"in line {self.lines + 1}" if line else f"after line {self.lines}"
             raise CutShortError(f"{self._name}: ends {where}, before its footer: {COMPLETED}")
         self.lines += 1

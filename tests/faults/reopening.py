@@ -13,7 +13,7 @@ from queue_core.api import Queue
 from queue_core.attempts.attempt import MAX_ATTEMPTS
 from queue_core.clock import Instant
 from queue_core.errors import QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.stats import History
@@ -76,7 +76,7 @@ def _tasks(transaction: Transaction, queue: str, *, now: Instant) -> list[Stored
     after: int | None = 0
     while after is not None:
         page = transaction.peek(
-            queue, ANY, ALL_STATES, after=after, limit=PAGE_TASKS, payload_bytes=MAX_PAYLOAD_BYTES, now=now
+            queue, ANY, ALL_STATES, after=after, limit=PAGE_TASKS, payload_bytes=LARGEST_PAYLOAD_BYTES, now=now
         )
         tasks.extend(page.tasks)
         after = page.next_after

@@ -28,13 +28,13 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, print_wrapped
-from queue_core.cli.target import Target, TargetOptions, opened
+from queue_core.cli.target import Target, TargetOptions, opened, queue_meant
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
+from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
-from queue_core.limits import check_queue_name
 from queue_core.process.terminal import clean
 from queue_core.process.wording import (
     counted,
@@ -158,19 +158,16 @@ def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
 
 def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
     """Explain a queue: its tasks, its pause, its pools, and tags on which none works. False: there is no such queue."""
-    try:
-        check_queue_name(name)
-    except InvalidQueueNameError:
-        return False
-    pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
     with opened(**where) as (queues, _):
         try:
+            name = queue_meant(queues, name)
+            pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
             queue = queues.queue(name)
             stats = queue.stats()
             held = _held(queues, queue, stats)
             unserved = unserved_in(queues, pools) if pools else []
             degradations = queues.degradations()
-        except UnknownQueueError:
+        except (InvalidQueueNameError, UnknownQueueError):
             return False
     counts = {count: getattr(stats, count) for count in ("ready", "held", "delayed", "in_flight", "dead")}
     if as_json:
@@ -185,7 +182,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
     seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _COUNTS if count != "held" or stats.held)
-    print_wrapped(f"{name}: a queue, {seen} tasks", hang=2)
+    print_wrapped(f"{shown_queue(name)}: a queue, {seen} tasks", hang=2)
     paused = [describe_pause(name)] if stats.paused else []
     limited = [held] if held else []
     for sentence in [*paused, *limited, *(one.sentence for one in unserved), *degradations]:
@@ -246,7 +243,7 @@ def _known_pools(where: TargetOptions) -> list[str]:
 
 def _known_queues(where: TargetOptions) -> list[str]:
     with suppress(CommandError, QueueError), opened(makes_queues=False, **where) as (queues, _):
-        return [spec.name for spec in queues.queues()]
+        return [shown_queue(spec.name, label=spec.label) for spec in queues.queues()]
     return []
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from orchestrator.config.pools import PoolSpec
 from queue_core.cli.tables import columns, lay_out
 from queue_core.cli.wrapping import wrapped
+from queue_core.config.celery_names import shown_queue
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_setting
 
@@ -50,7 +51,7 @@ def _row(name: str, spec: PoolSpec, handlers: Mapping[str, int] | None) -> list[
     tags = "untagged" if spec.untagged else ", ".join(spec.tags or ()) or "any"
     found = [] if handlers is None else [handlers.get(name)]
     workers = f"{spec.workers.min} to {spec.workers.max}"
-    return [name, spec.queue, tags, *found, workers, shown_setting(spec.slo)]
+    return [name, shown_queue(spec.queue), tags, *found, workers, shown_setting(spec.slo)]
 
 
 def _version() -> str:

@@ -18,8 +18,8 @@ from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.unserved_tags import warn_of_unserved
-from queue_core.errors import QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TASKS_PER_ADD
+from queue_core.errors import QueueError, TaskTooLargeError
+from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TASKS_PER_ADD
 from queue_core.process.wording import counted
 from queue_core.task import NewTask
 from queue_core.verbs import Added
@@ -165,7 +165,13 @@ def _add_all(
     try:
         for batch in _batches(tasks):
             report.asked = len(batch)
-            answer = queue.add([task for _, task in batch])
+            try:
+                answer = queue.add([task for _, task in batch])
+            except TaskTooLargeError as error:
+                if not batch[0][0]:
+                    raise
+                report.asked = 0
+                raise BadLineError(batch[0][0], error.most) from error
             for added in answer:
                 report.counts[added.status] += 1
             report.last_line, report.asked = batch[-1][0], 0
@@ -211,9 +217,14 @@ def _batches(tasks: Iterator[tuple[int, NewTask]]) -> Iterator[list[tuple[int, N
         except (CommandError, OSError) as error:
             failure = error
             break
-        if batch and (len(batch) == MAX_TASKS_PER_ADD or size + len(task.payload) > MAX_BATCH_BYTES):
+        # One that not every queue takes goes alone, so that it is known which was refused, and those before are added.
+        is_large = len(task.payload) > MAX_PAYLOAD_BYTES
+        if batch and (is_large or len(batch) == MAX_TASKS_PER_ADD or size + len(task.payload) > MAX_BATCH_BYTES):
             yield batch
             batch, size = [], 0
+        if is_large:
+            yield [(line, task)]
+            continue
         batch.append((line, task))
         size += len(task.payload)
     if batch:
@@ -240,15 +251,15 @@ def _read_file(source: Path | None, *, lines: bool) -> Iterator[GivenPayload]:
 
 def _split(file: BinaryIO, *, lines: bool) -> Iterator[GivenPayload]:
     if not lines:
-        yield GivenPayload(file.read(MAX_PAYLOAD_BYTES + 1))
+        yield GivenPayload(file.read(LARGEST_PAYLOAD_BYTES + 1))
         return
     for number in count(1):
-        line = file.readline(MAX_PAYLOAD_BYTES + 2)
+        line = file.readline(LARGEST_PAYLOAD_BYTES + 2)
         if not line:
             return
         payload = line.rstrip(b"\r\n")
-        if len(payload) > MAX_PAYLOAD_BYTES:
-            raise BadLineError(number)
+        if len(payload) > LARGEST_PAYLOAD_BYTES:
+            raise BadLineError(number, LARGEST_PAYLOAD_BYTES)
         if payload:
             yield GivenPayload(payload, number)
 
@@ -256,8 +267,9 @@ def _split(file: BinaryIO, *, lines: bool) -> Iterator[GivenPayload]:
 class BadLineError(CommandError):
     """A line is too long to be a payload."""
 
-    def __init__(self, number: int) -> None:
-        message = f"line {number:,} is longer than {MAX_PAYLOAD_BYTES:,} bytes (1 MiB), the limit of a payload"
+    def __init__(self, number: int, most: int) -> None:
+        what = "the largest payload there is" if most == LARGEST_PAYLOAD_BYTES else "max_payload of its queue"
+        message = f"line {number:,} is longer than {most:,} bytes ({most / (1 << 20):g} MiB), {what}"
         super().__init__(message, code=exits.BAD_DATA)
 
 

@@ -10,8 +10,10 @@ from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, 
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import columns, echo, print_info, print_json, print_table, shown_seconds
 from queue_core.cli.target import TargetOptions, opened, opened_queue
+from queue_core.config.celery_names import shown_queue
 from queue_core.config.units import format_bytes
 from queue_core.http_api.values import flat_json, queue_json
+from queue_core.limits import MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
@@ -42,12 +44,20 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         specs = found.queues()
         counts = [found.queue(spec.name).stats() for spec in specs]
     if as_json:
-        print_json([queue_json(spec) | {"stats": flat_json(count)} for spec, count in zip(specs, counts, strict=True)])
+        print_json(
+            [
+                queue_json(spec) | {"label": shown_queue(spec.name, label=spec.label), "stats": flat_json(count)}
+                for spec, count in zip(specs, counts, strict=True)
+            ]
+        )
         return exits.OK
     held = any(count.held for count in counts)
+    large = any(spec.max_payload_bytes > MAX_PAYLOAD_BYTES for spec in specs)
+    far = any(spec.max_eta_seconds > MAX_ETA_SECONDS for spec in specs)
+    own_limits = [*([">MAX PAYLOAD"] if large else []), *([">MAX ETA"] if far else [])]
     rows = [
         (
-            spec.name,
+            shown_queue(spec.name, label=spec.label),
             count.ready,
             *((count.held,) if held else ()),
             count.delayed,
@@ -56,6 +66,8 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             shown_seconds(_oldest_seconds(count)) if count.ready else "",
             shown_setting(spec.lease_seconds),
             spec.max_leases,
+            *((format_bytes(spec.max_payload_bytes),) if large else ()),
+            *((f"{spec.max_eta_seconds / 86_400:g} days",) if far else ()),
             _closed(spec),
         )
         for spec, count in zip(specs, counts, strict=True)
@@ -71,11 +83,19 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
             ">OLDEST",
             ">LEASE",
             ">MAX LEASES",
+            *own_limits,
             "STATE",
         ),
-        least=("MAX LEASES", "LEASE", "DELAYED", "OLDEST"),
+        least=(
+            *[title.removeprefix(">") for title in reversed(own_limits)],
+            "MAX LEASES",
+            "LEASE",
+            "DELAYED",
+            "OLDEST",
+        ),
         keeps=("READY", "STATE"),
         folds=("STATE",),
+        cuts=("QUEUE",),
     )
     print_table(heads, rows, empty="no queues: set some under `queues:` in towline.yaml")
     return exits.OK

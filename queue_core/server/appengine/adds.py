@@ -63,6 +63,7 @@ def bulk_add(settings: QueueSettingsCache) -> Callable[[bytes], Operation[bytes]
         def operation(unit: UnitOfWork) -> bytes:
             tasks = plain.tasks_at(unit.now)
             try:
+                limits.check_eta(Instant(max(plain.etas, default=0)), now=unit.now)
                 settings.pull_queue(unit, plain.queue)
                 return fast_adds.answer(tasks, unit.add(plain.queue, tasks))
             except (UnknownQueueError, QueueModeError, InvalidEtaError):

@@ -149,7 +149,7 @@ def _find(unit: UnitOfWork, queue: str, raw_name: bytes, *, may_expire: bool) ->
         unit.transaction.queue(queue)
         raise ApplicationError(TaskQueueErrorCode.UNKNOWN_TASK, f"no task {raw_name[:60]!r} in queue {queue}")
     page = unit.peek(
-        queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=limits.MAX_PAYLOAD_BYTES
+        queue, tags=ANY, states=ALL_STATES, names=[name], after=0, limit=1, payload_bytes=limits.LARGEST_PAYLOAD_BYTES
     )
     if not page.tasks:
         raise no_task(unit, queue, name, may_expire=may_expire)

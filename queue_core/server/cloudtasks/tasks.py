@@ -54,7 +54,7 @@ def view_of(fields: MessageReader) -> int:
 
 
 def payload_bytes_of(view: int) -> int:
-    return limits.MAX_PAYLOAD_BYTES if view == FULL else 0
+    return limits.LARGEST_PAYLOAD_BYTES if view == FULL else 0
 
 
 def find_task(unit: UnitOfWork, name: TaskName, *, payload_bytes: int) -> StoredTask:
@@ -88,6 +88,8 @@ async def create_task(core: ServerState, call: CloudTasksCall) -> Values:
 
     def operation(unit: UnitOfWork) -> StoredTask:
         call.authorize(unit, parent.queue, "insert")
+        if new.eta is not None:
+            limits.check_eta(new.eta, now=unit.now)
         added = unit.add(parent.queue, [new])[0]
         if added.status != "added":
             why = "exists" if added.status == "exists" else "existed too recently: its name is still kept"
@@ -115,7 +117,7 @@ def _new_task(task: MessageReader, parent: QueueName) -> NewTask:
     message = task.fields("pullMessage")
     eta = task.instant("scheduleTime") if "scheduleTime" in task else None
     payload, tag = message.data("payload"), message.text("tag") or None
-    limits.check_payload(payload)
+    limits.check_payload(payload)  # whatever the queue's own max_payload: this API has no more
     attempts = task.fields("retryConfig")
     return NewTask(
         payload,
@@ -163,9 +165,9 @@ def _page(
     """Return tasks up to `size` and the bytes of a response, and the id after which the next page begins."""
     tasks: list[StoredTask] = []
     room = MAX_RESPONSE_BYTES
-    largest = payload_bytes + TASK_OVERHEAD_BYTES
+    usual = min(payload_bytes, limits.MAX_PAYLOAD_BYTES) + TASK_OVERHEAD_BYTES
     next_after: int | None = after
-    while next_after is not None and (limit := min(size - len(tasks), room // largest)) >= 1:
+    while next_after is not None and (limit := min(size - len(tasks), room // usual)) >= 1:
         page = unit.peek(
             queue, tags=ANY, states=SHOWN, names=None, after=next_after, limit=limit, payload_bytes=payload_bytes
         )

@@ -14,11 +14,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
+from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastRequest, FastVerbs, Reply
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
-from queue_core.server.problems import body_too_large
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
@@ -110,7 +110,7 @@ class FastProtocol(HttpConnection):
 
     fast_verbs: FastVerbs
     appengine: FastEndpoint
-    max_body_bytes: int
+    body_limit: BodyLimit
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made of."""
     known: tuple[KnownHead, FastEndpoint, str, str] | None = None
@@ -153,8 +153,10 @@ class FastProtocol(HttpConnection):
             self._refuse(cycle, error)
             return
         cycle.is_admitted = True
-        if self.body_length is not None and self.body_length > self.max_body_bytes:
-            self._refuse(cycle, body_too_large(self.max_body_bytes))
+        if self.body_length is not None and self.body_length > self.body_limit.bytes:
+            problem = self.body_limit.refusal(self.body_length)
+            if problem is not None:
+                self._refuse(cycle, problem)
 
     def on_body(self, body: bytes) -> None:
         """Collect the body; refuse one that is too large as soon as that is known."""
@@ -167,8 +169,9 @@ class FastProtocol(HttpConnection):
         if cycle.response_complete:
             self.pass_over(len(body))
             return
-        if len(cycle.body) + len(body) > self.max_body_bytes:
-            self._refuse(cycle, body_too_large(self.max_body_bytes))
+        size = len(cycle.body) + len(body)
+        if size > self.body_limit.bytes and (problem := self.body_limit.refusal(size)) is not None:
+            self._refuse(cycle, problem)
         else:
             cycle.body += body
 
@@ -286,13 +289,13 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
     return b"".join(parts)
 
 
-def fast_protocol_class(core: ServerState, connections: Connections, *, limit: int) -> type[FastProtocol]:
+def fast_protocol_class(core: ServerState, connections: Connections) -> type[FastProtocol]:
     """Return the protocol class of one server: uvicorn takes a class."""
 
     class ServerProtocol(FastProtocol):
         shared = connections
         fast_verbs = core.fast_verbs
         appengine = core.appengine
-        max_body_bytes = limit
+        body_limit = core.body_limit
 
     return ServerProtocol

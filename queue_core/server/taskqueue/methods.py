@@ -139,6 +139,9 @@ async def insert(core: ServerState, call: TaskqueueCall) -> Json:
 
     def operation(unit: UnitOfWork) -> Json:
         _authorized_queue(unit, call, "insert")
+        limits.check_payload(new.payload)  # whatever the queue's own limits: this API has no more
+        if new.eta is not None:
+            limits.check_eta(new.eta, now=unit.now)
         (added,) = unit.add(call.queue, [new])
         if added.status == "exists":
             raise TaskqueueError(400, "duplicate", f"Task name already taken: {added.name}")
@@ -263,7 +266,7 @@ def _find_task(unit: UnitOfWork, queue: str, name: str) -> StoredTask:
             names=[name],
             after=0,
             limit=1,
-            payload_bytes=limits.MAX_PAYLOAD_BYTES,
+            payload_bytes=limits.LARGEST_PAYLOAD_BYTES,
         )
         if page.tasks:
             return page.tasks[0]

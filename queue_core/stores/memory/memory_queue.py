@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from queue_core import semantics
 from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
 from queue_core.clock import NEVER, Instant, after
-from queue_core.limits import check_eta
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import (
     FinishedLease,
@@ -131,7 +131,7 @@ class MemoryQueue:
 
     def postpone(self, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         """Move the eta of a named DELAYED task that is not due, if it is `expected`."""
-        check_eta(eta, now=now)
+        check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
         task = self.named(name)
         if task is None or not semantics.is_delayed_until(task, expected, now=now):
             return False

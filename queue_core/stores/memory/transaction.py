@@ -139,7 +139,7 @@ class MemoryTransaction:
             return Granted((), tuple(expired))
         granted = []
         ready = contents.choose(request.tags, request.count, now=now)
-        if request.allowance is not None:
+        if request.allowance is not None and len(ready) > request.allowance.least:
             sizes = [semantics.size_of(len(task.payload), task.tag, task.name) for task in ready]
             ready = ready[: request.allowance.fitting(sizes)]
         for task in ready:

@@ -6,7 +6,7 @@ from typing import Literal
 from queue_core.attempts.attempt import Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
-from queue_core.limits import check_eta
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.stats import FinishedLease
 from queue_core.store import Kept
 from queue_core.stores.postgres import results
@@ -85,7 +85,7 @@ def delete_by_name(session: PostgresSession, queue: str, names: Sequence[str], *
 
 def postpone(session: PostgresSession, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
-    check_eta(eta, now=now)
+    check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
     ((refusal, detail, xid, moved),) = session.rows(_POSTPONE, queue, now, name, expected, eta)
     if refusal:
         refuse(refusal, detail)

@@ -7,7 +7,7 @@ from typing import Literal
 
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
-from queue_core.limits import check_eta
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
@@ -98,7 +98,7 @@ def redrive(
 
 def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
-    check_eta(eta, now=now)
+    check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
     return calls.change("postpone", queue, pack(">QQQ", now, max(expected, 0), max(eta, now)), name)[DATA] == _ONE
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.limits import check_eta
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
@@ -195,7 +195,7 @@ def purge(
 def postpone(session: SqliteSession, name: str, given: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
     """See `Transaction.postpone`."""
     queue = session.open_queue(name)
-    check_eta(eta, now=now)
+    check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
     session.has_changes = True
     row = row_of_name(session, queue, given)
     task = None if row is None else task_of(session, queue, row)

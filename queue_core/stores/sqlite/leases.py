@@ -4,6 +4,7 @@ import heapq
 import json
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
@@ -59,6 +60,7 @@ TAKE = by_ids(f"{_SET} WHERE {{ids}}")
 _LENGTHS = "SELECT id, length(payload) FROM payloads WHERE id IN (SELECT value FROM json_each(?))"
 _MOST_BYTES_OF_SHORT = LONG_PAYLOAD_BYTES + limits.MAX_TAG_BYTES + limits.MAX_TASK_NAME_CHARACTERS
 """The largest `size_of` of a task whose payload is in its row, in bytes."""
+_PAYLOAD = itemgetter(8)
 _URGENT_AMONG = "SELECT id FROM tasks NOT INDEXED WHERE id IN (SELECT value FROM json_each(?)) AND state < 0"
 _TAKE_SPENT = f"{_SET}, spent = ? WHERE id = ?"
 
@@ -170,9 +172,9 @@ def first_ready_rows(session: SqliteSession, queue: QueueRow, tag_id: int | None
 
 def _fitting(session: SqliteSession, rows: list[Row], room: PayloadAllowance) -> list[Row]:
     """Return the first rows, as many as the allowance has room for. A long payload is measured without being read."""
-    long = [row[1] for row in rows if row[8] is None]
-    if not long and len(rows) * (_MOST_BYTES_OF_SHORT + room.each_bytes) <= room.total_bytes:
+    if len(rows) * (_MOST_BYTES_OF_SHORT + room.each_bytes) <= room.total_bytes and None not in map(_PAYLOAD, rows):
         return rows
+    long = [row[1] for row in rows if row[8] is None]
     lengths: dict[int, int] = dict(session.connection.execute(_LENGTHS, (json.dumps(long),)).fetchall()) if long else {}
     tags = session.tags_of([row[2] for row in rows])
     sizes = [size_of(lengths[row[1]] if row[8] is None else len(row[8]), tags[row[2]], row[6]) for row in rows]

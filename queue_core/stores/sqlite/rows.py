@@ -12,7 +12,7 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text
 from queue_core.clock import Instant, after
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
@@ -131,7 +131,9 @@ def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None
     return bytes(row[0])
 
 
-def completed(connection: SqliteConnection, task: StoredTask, *, payload_bytes: int = MAX_PAYLOAD_BYTES) -> StoredTask:
+def completed(
+    connection: SqliteConnection, task: StoredTask, *, payload_bytes: int = LARGEST_PAYLOAD_BYTES
+) -> StoredTask:
     """Return a task of `task_of` with its payload, cut to `payload_bytes`, headers, attempts, progress and checkpoint.
 
     An attempt that it has already is one that is not written yet, and follows those stored.

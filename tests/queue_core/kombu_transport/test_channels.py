@@ -8,12 +8,12 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from queue_core.clock import MICROSECONDS, SystemClock
-from queue_core.errors import TaskTooLargeError
+from queue_core.errors import InvalidSettingError, TaskTooLargeError
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of
 from queue_core.kombu.names import store_name
 from queue_core.kombu.options import options_of
-from queue_core.task import TaskState
+from queue_core.task import QueueSpec, TaskState
 from tests.queue_core.kombu_transport.conftest import Connect
 
 
@@ -250,9 +250,80 @@ def test_namespaces_are_apart(connect: Connect) -> None:
     assert Inbox(connect(namespace="a"), jobs()).drain() == ["of a"]
 
 
-def test_a_message_that_is_too_large_is_refused_with_the_limit(connect: Connect) -> None:
-    with pytest.raises(TaskTooLargeError, match="1 MiB"):
-        publish(connect(), jobs(), "x" * (1 << 20))
+def spec_of(connection: kombu.Connection, queue: str) -> QueueSpec:
+    """Return the settings of the queue in the store."""
+    broker = broker_of(address_of(connection), options_of(connection.transport_options))
+    return {spec.name: spec for spec in broker.queues.queues()}[store_name(queue)]
+
+
+def test_a_large_message_passes_as_the_brokers_before_let_it(connect: Connect) -> None:
+    connection = connect()
+    body = "x" * (8 << 20)
+    publish(connection, jobs(), body)
+    publish(connection, kombu.Queue("plain", routing_key="plain"), body)
+    assert Inbox(connection, jobs(), kombu.Queue("plain", routing_key="plain")).drain() == [body, body]
+    assert spec_of(connection, "plain").max_payload_bytes == 32 << 20
+
+
+def test_a_message_that_is_too_large_is_refused_with_the_limit_and_the_setting(connect: Connect) -> None:
+    connection = connect(max_message_bytes=1 << 20)
+    with pytest.raises(TaskTooLargeError, match=r"1 MiB.*raise its max_payload"):
+        publish(connection, jobs(), "x" * (1 << 20))
+    with pytest.raises(TaskTooLargeError, match=r"2 MiB.*raise its max_payload"):
+        publish(connection, jobs("two", queue_arguments={"x-max-message-bytes": 2 << 20}), "x" * (2 << 20))
+    assert stored(connection, "two").stats().added_total == 0
+    with pytest.raises(InvalidSettingError, match="queue odd: x-max-message-bytes must be"):
+        jobs("odd", queue_arguments={"x-max-message-bytes": "1MiB"})(connection.channel()).declare()
+
+
+def fanned_out(*names: str, **arguments: Any) -> list[kombu.Queue]:
+    exchange = kombu.Exchange("all", "fanout")
+    return [kombu.Queue(name, exchange, queue_arguments=arguments.get(name)) for name in names]
+
+
+def test_a_message_for_several_queues_is_added_to_all_of_them_or_to_none(connect: Connect) -> None:
+    connection = connect()
+    queues = fanned_out("one", "two", "three", three={"x-max-message-bytes": 1 << 20})
+    with connection.Producer() as producer:
+        producer.publish("small", serializer="json", exchange=queues[0].exchange, declare=queues, retry=False)
+        with pytest.raises(TaskTooLargeError, match="in queue three: raise its max_payload"):
+            producer.publish("x" * (2 << 20), exchange=queues[0].exchange, declare=queues, retry=False)
+    assert [stored(connection, queue.name).stats().added_total for queue in queues] == [1, 1, 1]
+    assert Inbox(connection, *queues).drain() == ["small"] * 3
+
+
+def test_a_queue_that_was_deleted_since_gets_its_message_with_the_others(connect: Connect) -> None:
+    connection = connect()
+    queues = fanned_out("one", "two")
+    with connection.Producer() as producer:
+        producer.publish("a", exchange=queues[0].exchange, declare=queues, retry=False)
+        broker_of(address_of(connection), options_of({})).queues.delete_queue("two")
+        producer.publish("b", exchange=queues[0].exchange, retry=False)
+    assert [stored(connection, name).stats().added_total for name in ("one", "two")] == [2, 1]
+
+
+def test_a_large_message_is_not_for_mailboxes(connect: Connect) -> None:
+    connection = connect()
+    durable, mailbox = fanned_out("one", "box")
+    mailbox.auto_delete = True
+    with connection.Producer() as producer, pytest.raises(TaskTooLargeError, match="1 MiB"):
+        producer.publish("x" * (2 << 20), exchange=durable.exchange, declare=[durable, mailbox], retry=False)
+    assert stored(connection, "one").stats().added_total == 0
+
+
+def test_an_eta_beyond_thirty_days_waits_in_the_store_where_the_queue_allows_it(connect: Connect) -> None:
+    connection = connect()
+    broker = broker_of(address_of(connection), options_of({}))
+    broker.queues.put_queue(QueueSpec("short"))
+    broker.refresh()
+    for name in ("long", "short"):
+        headers = {"task": "shop.resize", "id": name, "eta": eta_in(300)}
+        publish(connection, jobs(name), [[], {}, {}], headers=headers)
+    days = [
+        (stored(connection, name).peek().tasks[0].eta - SystemClock().now()) / MICROSECONDS / 86_400
+        for name in ("long", "short")
+    ]
+    assert [round(each) for each in days] == [300, 30]
 
 
 def test_a_delivery_limit_of_a_queue_is_its_max_leases(connect: Connect) -> None:

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
+from queue_core.clock import START, Instant
 from queue_core.errors import BadFileError, CutShortError, MoveRefusedError, QueueMovedError
 from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
@@ -305,3 +306,24 @@ def test_a_task_in_flight_when_it_was_exported_stays_hidden_until_its_lease_woul
     imported(new, path)
     leased = [task for task in tasks_of(new) if task.state is TaskState.LEASED]
     assert leased == [task for task in tasks_of(old) if task.state is TaskState.LEASED] != []
+
+
+def test_large_tasks_come_whole_with_their_queues_settings_though_its_limit_was_lowered(
+    tmp_path: Path, new: Store
+) -> None:
+    old = MemoryStore()
+    large = [bytes(range(256)) * (20 << 10), b"t" * (3 << 20), b"short"]
+    eta = Instant(old.clock.now() + 300 * 86_400_000_000)
+    with old.begin() as transaction:
+        transaction.put_queue(QueueSpec("big"), now=START)
+        transaction.put_queue(
+            QueueSpec("far", max_payload_bytes=5 << 20, max_eta_seconds=400 * 86_400.0, label="f_r"), now=START
+        )
+        transaction.add("big", [NewTask(payload) for payload in large], now=START)
+        transaction.add("far", [NewTask(b"later", eta=eta)], now=old.clock.now())
+    exported(old, tmp_path / "x.jsonl.gz")
+    imported(new, tmp_path / "x.jsonl.gz")
+    with old.read() as before, new.read() as transaction:
+        assert transaction.queue("far") == before.queue("far")
+        assert transaction.next_eta("far", now=old.clock.now()) == eta
+    assert [task.payload for task in tasks_of(new, queue="big")] == large

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from queue_core.clock import START, Instant
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
@@ -50,7 +50,7 @@ def held_names(store: Store, *, after: str | None = None, limit: int = 100, now:
 def peek(store: Store, *, queue: str = QUEUE, now: Instant = START) -> list[StoredTask]:
     """Return all tasks with their payloads, in id order."""
     with store.read() as transaction:
-        page = transaction.peek(queue, ANY, STATES, limit=1000, payload_bytes=MAX_PAYLOAD_BYTES, now=now)
+        page = transaction.peek(queue, ANY, STATES, limit=1000, payload_bytes=LARGEST_PAYLOAD_BYTES, now=now)
     return list(page.tasks)
 
 

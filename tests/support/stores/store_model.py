@@ -13,6 +13,7 @@ from queue_core.admission import Rate, TagLimits
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
+from queue_core.limits import FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
 from queue_core.store import Store, Transaction
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
@@ -74,6 +75,9 @@ specs = some.builds(
     history_seconds=some.sampled_from([86_400.0, 5.0]),
     lease_calls_per_second=some.sampled_from([None, 10]),
     user_emails=some.sampled_from([(), ("a@b", "ü@b")]),
+    max_payload_bytes=some.sampled_from([MAX_PAYLOAD_BYTES, LARGEST_PAYLOAD_BYTES]),
+    max_eta_seconds=some.sampled_from([MAX_ETA_SECONDS, FARTHEST_ETA_SECONDS]),
+    label=some.sampled_from(["", "my_queue", "ü"]),
 )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, SystemClock, after
-from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
 from queue_core.service import QueueService
 from queue_core.store import Store, Transaction, Unit
 from queue_core.stores import open_store
@@ -96,7 +96,7 @@ def tasks_of(store: Store, *, queue: str = QUEUE) -> list[StoredTask]:
     while begin is not None:
         with store.read() as look:
             page = look.peek(
-                queue, ANY, STATES, after=begin, limit=1000, payload_bytes=MAX_PAYLOAD_BYTES, now=store.clock.now()
+                queue, ANY, STATES, after=begin, limit=1000, payload_bytes=LARGEST_PAYLOAD_BYTES, now=store.clock.now()
             )
         found += page.tasks
         begin = page.next_after

@@ -65,6 +65,7 @@ def test_a_restored_task_is_as_it_was_but_for_its_id(store: Store, moved: Stored
         pytest.param(b"\xff\xfe\x00", id="not UTF-8"),
         pytest.param("ä\x00\n\u2028".encode(), id="UTF-8 with controls"),
         pytest.param(b"\xc3" * MAX_PAYLOAD_BYTES, id="1 MiB"),
+        pytest.param(b"\xc3" * (8 * MAX_PAYLOAD_BYTES), id="8 MiB"),
         pytest.param(b"y" * 4096, id="4 KiB"),
     ],
 )

@@ -4,7 +4,7 @@ import pytest
 
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidEtaError, QueueMovedError, UnknownQueueError
-from queue_core.limits import MAX_ETA_SECONDS
+from queue_core.limits import FARTHEST_ETA_SECONDS
 from queue_core.store import Store
 from queue_core.task import NewTask, TagFilter, TaskState
 from queue_core.verbs import Release
@@ -95,12 +95,12 @@ def test_a_task_that_was_given_back_with_a_delay_keeps_its_leases_and_its_spent_
 def test_an_eta_out_of_bounds_is_refused_before_anything_is_written(store: Store) -> None:
     add(store, NewTask(name="mine", eta=at(10)))
     with pytest.raises(InvalidEtaError):
-        postpone(store, "mine", expected=at(10), eta=at(MAX_ETA_SECONDS + MICROSECOND))
+        postpone(store, "mine", expected=at(10), eta=at(FARTHEST_ETA_SECONDS + MICROSECOND))
     with pytest.raises(InvalidEtaError):
         postpone(store, "mine", expected=at(10), eta=Instant(-1))
-    assert postpone(store, "mine", expected=at(10), eta=at(MAX_ETA_SECONDS))
+    assert postpone(store, "mine", expected=at(10), eta=at(FARTHEST_ETA_SECONDS))
     with pytest.raises(UnknownQueueError):
         postpone(store, "mine", expected=at(10), eta=at(20), queue="nowhere")
     fence(store)
     with pytest.raises(QueueMovedError):
-        postpone(store, "mine", expected=at(MAX_ETA_SECONDS), eta=at(20))
+        postpone(store, "mine", expected=at(FARTHEST_ETA_SECONDS), eta=at(20))

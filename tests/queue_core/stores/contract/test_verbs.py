@@ -218,7 +218,7 @@ def test_names_are_chosen_by_the_queue_in_order_when_none_is_given(store: Store)
 
 def test_an_add_out_of_range_fails_whole_before_anything_is_written(store: Store) -> None:
     with pytest.raises(InvalidEtaError):
-        add(store, NewTask(), NewTask(eta=at(31 * 86_400)))
+        add(store, NewTask(), NewTask(eta=at(3651 * 86_400)))
     with pytest.raises(UnknownQueueError):
         add(store, NewTask(), NewTask(queue="nowhere"))
     with pytest.raises(UnknownQueueError):

@@ -1,0 +1,1 @@
+"""Bodies of requests: what of them comes into memory."""
