@@ -1,4 +1,4 @@
-"""The requests that Celery's worker in this process runs, read without importing Celery."""
+"""Celery's worker in this process: which requests it runs, and how it ends; without importing Celery."""
 
 import sys
 from typing import Any
@@ -26,6 +26,13 @@ def is_stopping() -> bool:
     # Celery tells a stop by an exit code, which may be 0.
     codes = (getattr(state, name, None) for name in ("should_stop", "should_terminate"))
     return any(code is not None and code is not False for code in codes)
+
+
+def stop() -> None:
+    """Have Celery's worker in this process end once its tasks are done, as SIGTERM does; elsewhere do nothing."""
+    state: Any = sys.modules.get("celery.worker.state")
+    if state is not None and not is_stopping():
+        state.should_stop = 0
 
 
 def _copied(requests: Any) -> list[Any]:

@@ -17,8 +17,8 @@ from kombu.transport.virtual.base import Transport as VirtualTransport
 
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError, StoreUnavailableError
-from queue_core.kombu import events
-from queue_core.kombu.address import address_of
+from queue_core.kombu import celery_state, events
+from queue_core.kombu.address import address_of, completed
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import Delivery, TowlineChannel
 from queue_core.kombu.envelope import KombuMessage, priority_of
@@ -60,7 +60,7 @@ class TowlineTransport(VirtualTransport):
         super().__init__(client, **kwargs)
         self.options = options_of(client.transport_options)
         self.polling_interval = self.options.polling_seconds
-        self.address = address_of(client)
+        self.address = completed(address_of(client), os.environ)
         self.broker = broker_of(self.address, self.options)
         self.mailboxes = self.broker.mailboxes(self.address.namespace)
         self.mailbox_names = self.broker.mailbox_names(self.address.namespace)
@@ -288,10 +288,11 @@ class TowlineTransport(VirtualTransport):
         return message
 
     def retire(self, reason: str) -> None:
-        """Lease no more: a supervisor has fenced this worker."""
+        """Lease no more: a supervisor has fenced this worker. A worker of Celery's ends once its tasks are done."""
         if not self.is_retired:
             self.is_retired = True
             _log.info(events.WORKER_RETIRED, worker=self.worker, pid=os.getpid(), reason=reason)
+            celery_state.stop()
 
 
 def merged(letters: Sequence[Addressed], tasks: Sequence[Addressed]) -> list[Addressed]:

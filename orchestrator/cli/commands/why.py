@@ -162,7 +162,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         check_queue_name(name)
     except InvalidQueueNameError:
         return False
-    pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
+    pools = [PoolTags(pool.name, name, tags_of(pool)) for pool in _pools_of(where) if name in pool.queues]
     with opened(**where) as (queues, _):
         try:
             queue = queues.queue(name)

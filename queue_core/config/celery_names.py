@@ -1,0 +1,57 @@
+"""Names of Celery's queues, which are any text, as names of the store's: letters, digits and hyphens. Pure.
+
+A character that a store's name can't have is written `--` and the hexadecimal digits of its bytes, so that the true
+name can be read back; a namespace comes before `--x`. A name that would be too long ends in `--z` and a digest.
+"""
+
+import re
+from hashlib import sha256
+
+from queue_core.limits import MAX_QUEUE_NAME_CHARACTERS
+
+_PLAIN = re.compile(r"[A-Za-z0-9]+(?:-[A-Za-z0-9]+)*")
+_DIGEST_DIGITS = 20
+_PART = re.compile(rb"--x|--([0-9a-f]{2})|[A-Za-z0-9-]")
+
+
+def store_name(queue: str, *, namespace: str = "") -> str:
+    """Return the name in the store of a queue of a namespace ("": none)."""
+    name = f"{_escaped(namespace)}--x{_escaped(queue)}" if namespace else _escaped(queue)
+    if len(name) <= MAX_QUEUE_NAME_CHARACTERS:
+        return name
+    tail = "--z" + sha256(name.encode()).hexdigest()[:_DIGEST_DIGITS]
+    return name[: MAX_QUEUE_NAME_CHARACTERS - len(tail)] + tail
+
+
+def true_name(name: str) -> tuple[str, str] | None:
+    """Return the namespace and the queue of a name in the store; None for one that was cut."""
+    if "--z" in name:
+        return None
+    before, separator, after = name.partition("--x")
+    return (_unescaped(before), _unescaped(after)) if separator else ("", _unescaped(name))
+
+
+def _escaped(text: str) -> str:
+    if _PLAIN.fullmatch(text):
+        return text
+    raw = text.encode("utf-8", "surrogatepass")
+    parts: list[str] = []
+    for index, byte in enumerate(raw):
+        one = chr(byte)
+        is_inner = 0 < index < len(raw) - 1 and _is_plain(raw[index - 1]) and _is_plain(raw[index + 1])
+        if _is_plain(byte) or (one == "-" and is_inner):
+            parts.append(one)
+        else:
+            parts.append(f"--{byte:02x}")
+    return "".join(parts)
+
+
+def _is_plain(byte: int) -> bool:
+    return byte < 128 and chr(byte).isalnum()
+
+
+def _unescaped(name: str) -> str:
+    def character(match: re.Match[bytes]) -> bytes:
+        return bytes([int(match[1], 16)]) if match[1] else match[0]
+
+    return _PART.sub(character, name.encode()).decode("utf-8", "surrogatepass")
