@@ -293,9 +293,8 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
     for celery_queue, name in _celery_queues(queue_file, pools).items():
         note = "without max_leases a task that always ends its worker's process is tried for ever"
-        notes.append(
-            document.line_about(("pools", name, "celery"), f"{note}: queues: {{{celery_queue}: {{max_leases: 5}}}}")
-        )
+        fix = f"queues: {{{celery_queue}: {{max_leases: 5}}}}"
+        notes.append(document.line_about(("pools", name, "celery"), f"{note}: {fix}"))
     for name, schedule in queue_file.schedules.items():
         retention = queue_file.queues[schedule.queue].name_retention
         if scheme_of(queue_file.store.url).startswith("redis") and retention < SAFE_RETENTION_SECONDS:

@@ -280,7 +280,8 @@ class PoolSpec(FleetSettingsModel):
 
     @cached_property
     def _digest(self) -> str:
-        settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
+        kept = _NEEDS_REPLACEMENT if self.celery is not None else _NEEDS_REPLACEMENT - {"celery"}
+        settings = self.model_dump(mode="json", include=set(kept))  # of other pools as it was before there was celery
         if self._app_folder is not None:
             settings["app_folder"] = self._app_folder
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]

@@ -96,8 +96,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     if request.image_of(pool) is None:
         why = f"which image? give runtime: {{docker: {{image: NAME}}}}, or --image {pool.name}=NAME"
         found.wrong((*path, "runtime"), why)
-    if pool.app is None and pool.command is None:
-        found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+    check_program(pool, found)
     check_placeholders(pool, found)
     if settings := pool.containers:
         place = (*path, "runtime", pool.runtime_kind)
