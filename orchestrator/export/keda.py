@@ -17,7 +17,15 @@ from orchestrator.export.kubernetes import (
     worker_name,
 )
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
-from orchestrator.export.settings import PORT, ExportedSecret, Portable, bounds_of, check_placeholders, portable
+from orchestrator.export.settings import (
+    PORT,
+    ExportedSecret,
+    Portable,
+    bounds_of,
+    check_placeholders,
+    check_program,
+    portable,
+)
 
 POLL_SECONDS: Final = 5
 STEP_SECONDS: Final = 15
