@@ -350,7 +350,7 @@ class TowlineChannel(virtual.Channel):
     def lease(self, queue: str, count: int) -> list[Delivery]:
         """Delete the tasks that were acknowledged, and lease up to `count` of the next."""
         transport = self._transport
-        if transport.is_retired:
+        if transport.is_refused(queue):
             return []
         name = self._store_name(queue)
         try:
@@ -360,7 +360,7 @@ class TowlineChannel(virtual.Channel):
                 )
             transport.broker.keeper.report_lost(lost)
         except WorkerRetiredError as error:
-            transport.retire(str(error))
+            transport.refuse(queue, str(error))
             return []
         except UnknownQueueError:
             transport.broker.forget(name)

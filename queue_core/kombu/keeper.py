@@ -164,6 +164,10 @@ class LeaseKeeper:
                 for token in batch:
                     del endings[token]
 
+    def has_leases(self) -> bool:
+        """Return whether leases of this process are held, or are still to end."""
+        return bool(self._held or self._endings)
+
     def has_endings(self) -> bool:
         """Return whether leases are to end."""
         return bool(self._endings)

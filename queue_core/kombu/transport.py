@@ -24,6 +24,7 @@ from queue_core.kombu.channel import Delivery, TowlineChannel
 from queue_core.kombu.envelope import KombuMessage, priority_of
 from queue_core.kombu.options import options_of
 from queue_core.kombu.wake_thread import WakeThread
+from queue_core.task import quarantined_task_of
 
 LETTERS_PER_ROUND = 100
 SAFETY_SECONDS = 5.0
@@ -66,6 +67,7 @@ class TowlineTransport(VirtualTransport):
         self.mailbox_names = self.broker.mailbox_names(self.address.namespace)
         self.ttls: dict[str, float | None] = {}
         self.is_retired = False
+        self._refused: set[str] = set()
         self._loop: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._is_kicked = False
@@ -162,6 +164,8 @@ class TowlineTransport(VirtualTransport):
         """Lease and deliver, and have the threads wait for more."""
         if self._lease_and_deliver():
             self.kick()
+        if self.is_retired and not self.broker.keeper.has_leases():
+            celery_state.stop()
         self._arm([channel for channel in self.channels if channel is not None])
 
     def _lease_and_deliver(self) -> bool:
@@ -215,6 +219,7 @@ class TowlineTransport(VirtualTransport):
                 for channel in channels
                 if channel.qos.credit() > 0
                 for queue in channel.task_queues()
+                if not self.is_refused(queue)
             ]
             self._task_waiter.wait_for([] if self.is_retired else wanted)
         if self._mail_waiter is not None:
@@ -287,12 +292,22 @@ class TowlineTransport(VirtualTransport):
         message: KombuMessage = json.loads(text)
         return message
 
+    def is_refused(self, queue: str) -> bool:
+        """Return whether a queue grants this worker nothing any more."""
+        return self.is_retired or queue in self._refused
+
+    def refuse(self, queue: str, reason: str) -> None:
+        """Lease no more from a queue; from none, unless this worker is for one task, which may be in another queue."""
+        self._refused.add(queue)
+        consumed = {one for channel in self.channels for one in channel.task_queues()}
+        if quarantined_task_of(self.worker) is None or consumed <= self._refused:
+            self.retire(reason)
+
     def retire(self, reason: str) -> None:
         """Lease no more: a supervisor has fenced this worker. A worker of Celery's ends once its tasks are done."""
         if not self.is_retired:
             self.is_retired = True
             _log.info(events.WORKER_RETIRED, worker=self.worker, pid=os.getpid(), reason=reason)
-            celery_state.stop()
 
 
 def merged(letters: Sequence[Addressed], tasks: Sequence[Addressed]) -> list[Addressed]:
