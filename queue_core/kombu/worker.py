@@ -7,7 +7,7 @@ name are taken from the variables that a supervisor gives its workers; so an app
 import os
 import sys
 from collections.abc import MutableMapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from queue_core.errors import InvalidSettingError
 
@@ -15,6 +15,8 @@ EXIT_MISCONFIGURED: Final = 78
 """Celery can't load the app, or does not know an argument (EX_CONFIG of sysexits.h)."""
 _USAGE: Final = 2
 """The exit code of Celery's command for an app or an argument that it can't use."""
+CHILDREN_SECONDS: Final = 0.5
+"""Interval at which a prefork worker looks whether its children live."""
 _NODE_OPTIONS: Final = ("-n", "--hostname")
 
 
@@ -36,13 +38,26 @@ def main() -> None:
     tell(os.environ, worker=settings.worker, url=settings.url, token=settings.token)
     sys.argv = ["celery", *named(sys.argv[1:], settings.worker)]
 
+    from celery import signals
     from celery.bin.celery import main as celery
+
+    signals.worker_ready.connect(look_after_children, weak=False)
 
     try:
         code = celery()
     except SystemExit as ended:
         code = ended.code
     sys.exit(EXIT_MISCONFIGURED if code == _USAGE else code)
+
+
+def look_after_children(sender: Any, **_: Any) -> None:
+    """Have the death of a prefork worker's child noticed soon; `sender` is Celery's consumer, which is ready.
+
+    Celery looks at once, which may be a moment before the child can be collected; then it looks again after 5 s.
+    """
+    hub, maintain = getattr(sender, "hub", None), getattr(sender.pool, "maintain_pool", None)
+    if hub is not None and maintain is not None:
+        hub.call_repeatedly(CHILDREN_SECONDS, maintain)
 
 
 def tell(environment: MutableMapping[str, str], *, worker: str, url: str, token: str | None) -> None:

@@ -20,7 +20,7 @@ def site() -> Iterator[CelerySite]:
     """A pool that has worked: each test leaves it without tasks."""
     with celery_site() as site:
         site.write(
-            queues={"default": {"max_leases": 3, "retry": {"min": "0.1s", "max": "0.1s"}}},
+            queues={"default": {"max_leases": 2, "retry": {"min": "0.1s", "max": "0.1s"}}},
             shop=site.pool(workers={"min": 1, "max": 2}, grace="2s"),
         )
         site.up()
@@ -32,7 +32,7 @@ def test_a_worker_takes_tasks_of_all_its_queues_by_their_own_names(site: CeleryS
     site.send("nap", "two", 0.0, queue="odd_images")
     eventually(lambda: len(site.notes("end")) == 2, seconds=SECONDS)
     assert {note.task for note in site.notes("end")} == {"one", "two"}
-    assert [site.stats(queue).deleted_total for queue in STORE_QUEUES] == [1, 1]
+    eventually(lambda: [site.stats(queue).deleted_total for queue in STORE_QUEUES] == [1, 1])  # soon after they end
 
 
 def test_a_worker_is_seen_busy_and_idle_and_its_node_has_its_name(site: CelerySite) -> None:
@@ -52,7 +52,7 @@ def test_a_worker_is_seen_busy_and_idle_and_its_node_has_its_name(site: CelerySi
 
 def test_tasks_of_a_worker_that_is_killed_run_again_and_its_death_is_told(site: CelerySite) -> None:
     for name in ("cut-1", "cut-2"):
-        site.send("hold", name)
+        site.send("hold", name, queue="odd_images")
     eventually(lambda: len(_of(site, "cut-1", "cut-2")) == 2, seconds=SECONDS)
     begun = _of(site, "cut-1", "cut-2")
     victim = begun[0].worker
@@ -75,7 +75,7 @@ def test_a_poisonous_task_ends_as_dead_with_its_reason_and_its_neighbour_goes_on
     eventually(lambda: _of(site, "neighbour"), seconds=SECONDS)
     site.send("poison", "bad")
     eventually(lambda: site.stats().dead == 1, seconds=SECONDS)
-    assert len(_of(site, "bad")) == 3  # max_leases
+    assert len(_of(site, "bad")) == 2  # max_leases
     assert len(_of(site, "neighbour")) == 1
     site.let_go("neighbour")
     eventually(lambda: "neighbour" in {one.task for one in site.notes("end")}, seconds=SECONDS)
@@ -92,7 +92,7 @@ def test_a_worker_that_outlives_its_grace_is_told_to_give_its_tasks_back(site: C
     assert [one["signal"] for one in site.logged("worker.told_again")] == ["SIGQUIT"]
     assert not site.logged("worker.killed")
     (back,) = site.tasks(TaskState.READY)
-    assert back.leases == 1
+    assert back.tag == "hold"
 
 
 def _of(site: CelerySite, *names: str) -> list[TaskNote]:

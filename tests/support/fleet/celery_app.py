@@ -13,7 +13,10 @@ NAME: Final = "tests.support.fleet.celery_app"
 
 app = Celery("site", set_as_current=False)
 app.conf.update(
-    task_acks_late=True, task_reject_on_worker_lost=True, broker_connection_retry_on_startup=True, task_ignore_result=True
+    task_acks_late=True,
+    task_reject_on_worker_lost=True,
+    broker_connection_retry_on_startup=True,
+    task_ignore_result=True,
 )
 
 

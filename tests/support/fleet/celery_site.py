@@ -22,6 +22,7 @@ from queue_core.kombu.broker import close_brokers
 from queue_core.stats import QueueStats
 from queue_core.task import StoredTask, TaskState
 from tests.support.commands import program_environment
+from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.celery_app import FOLDER_VARIABLE, NAME
 
@@ -29,8 +30,8 @@ QUEUES: Final = ("default", "odd_images")
 """Celery's names; the second is one that the store can't have."""
 STORE_QUEUES: Final = ("default", "odd--5fimages")
 START_SECONDS: Final = 60.0
-ADMIN_TOKEN: Final = "the-token-of-the-admin-of-the-site"  # noqa: S105 - of a test
-WORKER_TOKEN: Final = "the-token-of-the-workers-of-the-site"  # noqa: S105 - of a test
+ADMIN_TOKEN: Final = "the-token-of-the-admin-of-the-site"
+WORKER_TOKEN: Final = "the-token-of-the-workers-of-the-site"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class CelerySite:
 
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    engine: PrivateDockerEngine | None = None
     _app: Celery | None = None
 
     @property
