@@ -22,7 +22,6 @@ from queue_core.kombu.broker import close_brokers
 from queue_core.stats import QueueStats
 from queue_core.task import StoredTask, TaskState
 from tests.support.commands import program_environment
-from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 from tests.support.fleet.celery_app import FOLDER_VARIABLE, NAME
 
@@ -51,7 +50,6 @@ class CelerySite:
 
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    engine: PrivateDockerEngine | None = None
     _app: Celery | None = None
 
     @property
