@@ -214,7 +214,7 @@ class PoolSpec(FleetSettingsModel):
 
     @property
     def further_stops(self) -> tuple[StopStep, ...]:
-        """What follows a request to finish that was not met within `grace`, before a worker is killed.
+        """The signals that follow a request to finish which was not met within `grace`, before a worker is killed.
 
         A worker of Celery's gives its tasks back on SIGQUIT; killed, its leases are released by the supervisor.
         """

@@ -155,7 +155,7 @@ def cause_of(
     drained: bool,
     overdue: bool,
     is_cut_short: bool = False,
-    is_told_twice: bool = False,
+    gave_tasks_back: bool = False,
     hung: str = "",
 ) -> tuple[Cause, str]:
     """Return why a worker ended, and the same in words for its owner.
@@ -163,11 +163,11 @@ def cause_of(
     Args:
         drained: the worker had been asked to finish.
         overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
-        is_told_twice: it had not finished within its grace, and was told to give its tasks back.
+        gave_tasks_back: it had not finished within its grace, and was told to give its tasks back.
         hung: how it hung, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
-    if is_told_twice and not overdue and not ended.out_of_memory:
+    if gave_tasks_back and not overdue and not ended.out_of_memory:
         cause, detail = Cause.OVERDUE, "ended: it did not finish within its grace, and gave its tasks back"
     if cause is Cause.OVERDUE and overdue and is_cut_short:
         cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"

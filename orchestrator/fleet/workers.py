@@ -330,7 +330,7 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         ended,
         drained=drained,
         overdue=worker.state == "killed",
-        is_told_twice=worker.stops > 0,
+        gave_tasks_back=worker.stops > 0,
         is_cut_short=worker.is_cut_short,
         hung=_hung(worker, ended),
     )

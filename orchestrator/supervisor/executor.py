@@ -226,7 +226,7 @@ class PlanExecutor:
         if step is None:
             self.kill(pool, worker, why=why, now=now)
             return
-        log.warning(events.WORKER_TOLD_AGAIN, pool=pool.name, worker=worker, signal=step.signal, why=why)
+        log.warning(events.WORKER_CUT_SHORT, pool=pool.name, worker=worker, signal=step.signal, why=why)
         self._runtime.insist(worker, step.signal)
         pool.fleet = stopped_further(pool.fleet, worker, step, now=now)
 

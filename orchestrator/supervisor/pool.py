@@ -140,7 +140,7 @@ class Pool:
 
     @property
     def further_stops(self) -> tuple[StopStep, ...]:
-        """What follows, before it is killed, for a worker that was asked to finish and did not within its grace."""
+        """The signals for a worker that was asked to finish and did not within its grace, before it is killed."""
         return self.leaving_stops if self.spec is None else self.spec.further_stops
 
     def ahead_seconds(self, spec: PoolSpec) -> float:

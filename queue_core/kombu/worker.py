@@ -35,16 +35,16 @@ def main() -> None:
         settings = WorkerSettings.from_environment(os.environ)
     except InvalidSettingError as error:
         sys.exit(_complaint(str(error)))
-    tell(os.environ, worker=settings.worker, url=settings.url, token=settings.token)
+    set_variables(os.environ, worker=settings.worker, url=settings.url, token=settings.token)
     sys.argv = ["celery", *named(sys.argv[1:], settings.worker)]
 
     from celery import signals
-    from celery.bin.celery import main as celery
+    from celery.bin.celery import celery
 
     signals.worker_ready.connect(look_after_children, weak=False)
 
     try:
-        code = celery()
+        code = celery(prog_name="celery", auto_envvar_prefix="CELERY")
     except SystemExit as ended:
         code = ended.code
     sys.exit(EXIT_MISCONFIGURED if code == _USAGE else code)
@@ -60,7 +60,7 @@ def look_after_children(sender: Any, **_: Any) -> None:
         hub.call_repeatedly(CHILDREN_SECONDS, maintain)
 
 
-def tell(environment: MutableMapping[str, str], *, worker: str, url: str, token: str | None) -> None:
+def set_variables(environment: MutableMapping[str, str], *, worker: str, url: str, token: str | None) -> None:
     """Give Celery its broker by its own variable, unless it has one, and the transport the name and the token."""
     environment["TOWLINE_WORKER"] = worker
     environment["TOWLINE_URL"] = url

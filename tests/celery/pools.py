@@ -206,7 +206,7 @@ def _first_runs(site: CelerySite) -> list[TaskNote]:
 
 def _signalled_while_busy(site: CelerySite) -> int:
     """Return how many workers that held tasks were told to end, or ended otherwise than asked to."""
-    told = [one for event in ("worker.draining", "worker.killed", "worker.told_again") for one in site.logged(event)]
+    told = [one for event in ("worker.draining", "worker.killed", "worker.cut_short") for one in site.logged(event)]
     reaped = [one for one in site.logged("worker.reaped") if one["held"] or one["cause"] not in ("drained", "finished")]
     return len(told) + len(reaped)
 

@@ -89,7 +89,7 @@ def test_a_worker_that_outlives_its_grace_is_told_to_give_its_tasks_back(site: C
     site.down()
     death = site.deaths()[note.worker]
     assert (death["cause"], death["code"]) == ("overdue", 0)  # it ended by itself, on SIGQUIT
-    assert [one["signal"] for one in site.logged("worker.told_again")] == ["SIGQUIT"]
+    assert [one["signal"] for one in site.logged("worker.cut_short")] == ["SIGQUIT"]
     assert not site.logged("worker.killed")
     (back,) = site.tasks(TaskState.READY)
     assert back.tag == "hold"

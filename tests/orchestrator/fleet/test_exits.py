@@ -208,5 +208,5 @@ def test_the_notice_of_a_death_names_its_certificate_however_long_its_sentence_i
 
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_worker_that_gave_its_tasks_back_when_told_twice_is_overdue(code: int) -> None:
-    cause, detail = cause_of(AnExit("w", code=code), drained=True, overdue=False, is_told_twice=True)
+    cause, detail = cause_of(AnExit("w", code=code), drained=True, overdue=False, gave_tasks_back=True)
     assert (cause, detail) == (Cause.OVERDUE, "ended: it did not finish within its grace, and gave its tasks back")

@@ -364,5 +364,5 @@ def test_a_worker_of_celerys_is_told_to_give_its_tasks_back_before_it_is_killed(
         stage.clock.advance(seconds)
         stage.reconciler.end_overdue()
     assert stage.runtime.calls == [("drain", worker), ("SIGQUIT", worker), ("kill", worker)]
-    (told,) = stage.logged(events.WORKER_TOLD_AGAIN)
+    (told,) = stage.logged(events.WORKER_CUT_SHORT)
     assert (told["worker"], told["signal"]) == (worker, "SIGQUIT")

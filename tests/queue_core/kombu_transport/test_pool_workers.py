@@ -7,7 +7,7 @@ import pytest
 
 from queue_core.connect import open_queues
 from queue_core.kombu.address import BrokerAddress, completed
-from queue_core.kombu.worker import broker_url, named, tell
+from queue_core.kombu.worker import broker_url, named, set_variables
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import a_server
 
@@ -28,10 +28,10 @@ def test_a_node_has_its_workers_name(given: str, found: str) -> None:
 
 def test_a_broker_is_the_queue_of_the_supervisor_unless_the_pool_names_one() -> None:
     environment: dict[str, str] = {}
-    tell(environment, worker="w", url="http://q:7878", token="secret")
+    set_variables(environment, worker="w", url="http://q:7878", token="secret")
     assert environment["CELERY_BROKER_URL"] == broker_url("http://q:7878") == "towline+http://q:7878"
     own = {"CELERY_BROKER_URL": "towline+http://other:7878"}
-    tell(own, worker="w", url="http://q:7878", token=None)
+    set_variables(own, worker="w", url="http://q:7878", token=None)
     assert own["CELERY_BROKER_URL"] == "towline+http://other:7878"
 
 
