@@ -44,6 +44,10 @@ class Launch:
             "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
             "TOWLINE_STATE_DIR": self.state_dir,
         }
+        if pool.celery is not None and pool.celery.namespace:
+            environment["TOWLINE_NAMESPACE"] = pool.celery.namespace
+        if pool.soft_seconds is not None:
+            environment["REMAP_SIGTERM"] = "SIGQUIT"  # on SIGTERM Celery then waits so long, and gives the rest back
         if self.identity:
             environment["TOWLINE_STATE_ID"] = self.identity
         if pool.app_folder is not None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
 from orchestrator.clock import Monotonic
+from orchestrator.config.celery import arguments_of, foreign_arguments_of
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
 
@@ -85,8 +86,22 @@ class SpawnRequest:
 
     @property
     def command(self) -> Sequence[str]:
-        """The pool's command with this worker's name in it; empty for an `app`."""
+        """The pool's command with this worker's name in it; empty for an `app` and for Celery's workers."""
         return [self._filled(argument) for argument in self.pool.command or ()]
+
+    def program(self, python: str, *, app: Sequence[str]) -> Sequence[str]:
+        """Return the command that is executed: the pool's, Celery's, or `app`, that of workers with an `app`.
+
+        `python` is the interpreter of Celery's workers, unless their settings name one.
+        """
+        celery = self.pool.celery
+        if celery is None:
+            return self.command or app
+        if self.pool.has_foreign_broker:
+            # All workers of a swarm service have one command: the host's name tells them apart.
+            node = self.pool.name if self.pool.runtime_kind == "swarm" else self.worker
+            return foreign_arguments_of(celery, python=python, node=node)
+        return arguments_of(celery, python=python, soft_seconds=self.pool.soft_seconds)
 
     @property
     def variables(self) -> Mapping[str, str]:
@@ -136,6 +151,9 @@ class Runtime(Protocol):
 
     def drain(self, worker: str) -> None:
         """Ask a worker to finish its tasks and exit (SIGTERM or the pool's stop signal); no effect if unknown."""
+
+    def insist(self, worker: str, signal: str) -> None:
+        """Send a signal of this name to a worker's first process, and to no other; no effect if unknown."""
 
     def kill(self, worker: str) -> None:
         """End a worker and every process it started, resuming none that stands still; no effect if unknown."""

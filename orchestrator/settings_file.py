@@ -18,6 +18,7 @@ from queue_core.config.messages import SettingProblem, did_you_mean, home_proble
 from queue_core.config.settings import (
     Override,
     QueueFile,
+    QueueSettings,
     absolute_store,
     document_error,
     environment_overrides,
@@ -181,15 +182,34 @@ def parse(
         problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
     if problems or document.repeats or queue_file is None:
         raise document_error(document, problems, overrides)
+    notes = tuple(_notes(document, queue_file, pools, directory))
+    queue_file = _with_celery_queues(queue_file, pools)
     return Project(
         queue_file,
         {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
         supervisor,
         directory,
         origins=_origins(document, overrides),
-        notes=tuple(_notes(document, queue_file, pools, directory)),
+        notes=notes,
         name=Path(name).name,
     )
+
+
+def _celery_queues(queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> dict[str, str]:
+    """Return the queues of Celery's pools that the file doesn't have, each with its first pool."""
+    found: dict[str, str] = {}
+    for name, pool in pools.items():
+        if pool.celery is not None and not pool.has_foreign_broker:
+            for queue in pool.queues:
+                if queue not in queue_file.queues:
+                    found.setdefault(queue, name)
+    return found
+
+
+def _with_celery_queues(queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> QueueFile:
+    """Return the file with the queues that Celery's pools work on: none has to be written down to be made."""
+    made = {queue: QueueSettings() for queue in _celery_queues(queue_file, pools)}
+    return queue_file.model_copy(update={"queues": {**queue_file.queues, **made}}) if made else queue_file
 
 
 def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec:
@@ -267,10 +287,14 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
     notes = []
     for name, queue in queue_file.queues.items():
         path = ("queues", name)
-        if pools and name not in {pool.queue for pool in pools.values()}:
+        if pools and name not in {queue for pool in pools.values() for queue in pool.queues}:
             notes.append(document.line_about(path, "no pool works on this queue"))
         if queue.max_leases is None:
             notes.append(document.line_about(path, "without max_leases a task that always fails is tried for ever"))
+    for celery_queue, name in _celery_queues(queue_file, pools).items():
+        note = "without max_leases a task that always ends its worker's process is tried for ever"
+        fix = f"queues: {{{celery_queue}: {{max_leases: 5}}}}"
+        notes.append(document.line_about(("pools", name, "celery"), f"{note}: {fix}"))
     for name, schedule in queue_file.schedules.items():
         retention = queue_file.queues[schedule.queue].name_retention
         if scheme_of(queue_file.store.url).startswith("redis") and retention < SAFE_RETENTION_SECONDS:
@@ -284,6 +308,8 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(("pools", name, "runtime"), found))
         for place, why in near_misses(pool.command, pool.env):
             notes.append(document.line_about(("pools", name, *place), why))
+        if pool.celery is not None:
+            continue
         lease = queue_file.queues[pool.queue].lease
         if pool.grace > lease:
             note = f"is longer than the queue's lease, which is {format_seconds(lease)}"

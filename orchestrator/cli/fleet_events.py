@@ -19,7 +19,7 @@ from queue_core.process.wording import counted, shown_seconds
 Entry = Mapping[str, object]
 
 _BY_SIGNAL: Final = "ended by "
-_TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_KILLED})
+_TOLD_BY_THE_DEATH: Final = frozenset({events.LEASES_RELEASED, events.WORKER_CUT_SHORT, events.WORKER_KILLED})
 """Events that the line of a death tells."""
 _NOT_IMPORTED: Final = "can't import "
 

@@ -11,6 +11,13 @@ from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model
 from pydantic_core import PydanticCustomError
 
 from orchestrator.config.budget import WorkerHours
+from orchestrator.config.celery import (
+    COLD_SECONDS,
+    SOFT_MARGIN_SECONDS,
+    CelerySettings,
+    celery_contradictions,
+    derived_from,
+)
 from orchestrator.config.containers import PROCESS, ContainerSettings, RuntimeChoice, RuntimeKind
 from orchestrator.config.model import (
     CONTRADICTION,
@@ -22,6 +29,7 @@ from orchestrator.config.model import (
 )
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
+from orchestrator.config.stop_plan import StopStep
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
 from queue_core.config.messages import SettingProblem, problems_of
@@ -47,6 +55,7 @@ _NEEDS_REPLACEMENT: Final = frozenset(
         "untagged",
         "app",
         "command",
+        "celery",
         "runtime",
         "env",
         "cwd",
@@ -116,6 +125,11 @@ class PoolSpec(FleetSettingsModel):
         min_length=1,
         description="Any other worker program, as a list; {worker} and {pool} are replaced.",
     )
+    celery: CelerySettings | None = Field(
+        default=None,
+        examples=[{"app": "proj", "queues": ["default", "images"], "concurrency": 4}],
+        description="Workers of Celery's; queue and concurrency follow from it, and are left out.",
+    )
     runtime: RuntimeChoice = Field(default=PROCESS, description="What runs a worker.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
     workers: WorkerBounds = Field(default=WorkerBounds())
@@ -177,6 +191,11 @@ class PoolSpec(FleetSettingsModel):
     dry_run: bool = Field(default=False, strict=True, description="Decide and record, but start and stop no worker.")
     _app_folder: str | None = PrivateAttr(default=None)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _derived(cls, settings: object) -> object:
+        return derived_from(settings) if isinstance(settings, Mapping) else settings
+
     @model_validator(mode="after")
     def _agrees(self) -> "PoolSpec":
         for problem in _contradictions(self.model_dump(exclude_none=True)):
@@ -187,6 +206,34 @@ class PoolSpec(FleetSettingsModel):
     def turn_seconds(self) -> float:
         """The interval between the pool's decisions: a tenth of its slo, in [1, 5] s."""
         return min(5.0, max(1.0, self.slo / 10))
+
+    @cached_property
+    def queues(self) -> tuple[str, ...]:
+        """The queues of the store that it works on: several only if its workers are Celery's."""
+        return (self.queue,) if self.celery is None else self.celery.store_names
+
+    @property
+    def further_stops(self) -> tuple[StopStep, ...]:
+        """The signals that follow a request to finish which was not met within `grace`, before a worker is killed.
+
+        A worker of Celery's gives its tasks back on SIGQUIT; killed, its leases are released by the supervisor.
+        """
+        return () if self.celery is None else (StopStep("SIGQUIT", COLD_SECONDS),)
+
+    @property
+    def soft_seconds(self) -> float | None:
+        """The time from a request to finish until a worker of Celery's gives back what it still runs by itself.
+
+        None where its supervisor sees to that. A container may be stopped by others, who kill it after its grace.
+        """
+        if self.celery is None or self.has_foreign_broker or self.runtime_kind == "process":
+            return None
+        return max(self.grace - SOFT_MARGIN_SECONDS, self.grace / 2)
+
+    @property
+    def has_foreign_broker(self) -> bool:
+        """Return whether its workers use a broker other than Towline."""
+        return getattr(self, "source", None) is not None
 
     @property
     def runtime_kind(self) -> RuntimeKind:
@@ -233,7 +280,8 @@ class PoolSpec(FleetSettingsModel):
 
     @cached_property
     def _digest(self) -> str:
-        settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
+        kept = _NEEDS_REPLACEMENT if self.celery is not None else _NEEDS_REPLACEMENT - {"celery"}
+        settings = self.model_dump(mode="json", include=set(kept))  # of other pools as it was before there was celery
         if self._app_folder is not None:
             settings["app_folder"] = self._app_folder
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -243,6 +291,7 @@ class PoolSpec(FleetSettingsModel):
         copied = super().__copy__()
         copied.__dict__.pop("_digest", None)
         copied.__dict__.pop("turn_seconds", None)
+        copied.__dict__.pop("queues", None)
         return copied
 
 
@@ -327,8 +376,9 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
     app, command = settings.get("app"), settings.get("command")
     if app is not None and command is not None:
         yield SettingProblem(("command",), "give either app or command, not both")
-    if app is None and command is None and settings.get("runtime") != "external":
-        yield SettingProblem((), "give app: module:attribute, or command: [program, argument]")
+    if app is None and command is None and settings.get("celery") is None and settings.get("runtime") != "external":
+        yield SettingProblem((), "give app: module:attribute, or command: [program, argument], or celery: {app: proj}")
+    yield from celery_contradictions(settings)
     yield from _start_contradictions(settings)
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):
@@ -365,6 +415,8 @@ def _start_contradictions(settings: Mapping[str, object]) -> Iterator[SettingPro
         why = "only workers that are processes of this host are forked, and these are containers"
     elif settings.get("command") is not None:
         why = "only an app is imported and forked, and these workers are a command"
+    elif settings.get("celery") is not None:
+        why = "only an app of Towline's is imported and forked, and these workers are Celery's"
     if why:
         yield SettingProblem(("start",), f"fork: {why}: leave start out")
 

@@ -16,6 +16,7 @@ from orchestrator.export.settings import (
     Portable,
     arguments_of,
     check_placeholders,
+    check_program,
     environment_of,
     portable,
 )
@@ -168,8 +169,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
             found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:
             found.wrong((*path, "runtime"), f"which image? give --image {pool.name}=NAME")
-        if pool.app is None and pool.command is None:
-            found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+        check_program(pool, found)
 
 
 def _check_engines(request: ExportRequest, found: Findings) -> None:

@@ -17,7 +17,15 @@ from orchestrator.export.kubernetes import (
     worker_name,
 )
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
-from orchestrator.export.settings import PORT, ExportedSecret, Portable, bounds_of, check_placeholders, portable
+from orchestrator.export.settings import (
+    PORT,
+    ExportedSecret,
+    Portable,
+    bounds_of,
+    check_placeholders,
+    check_program,
+    portable,
+)
 
 POLL_SECONDS: Final = 5
 STEP_SECONDS: Final = 15
@@ -96,8 +104,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     if request.image_of(pool) is None:
         why = f"which image? give runtime: {{docker: {{image: NAME}}}}, or --image {pool.name}=NAME"
         found.wrong((*path, "runtime"), why)
-    if pool.app is None and pool.command is None:
-        found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
+    check_program(pool, found)
     check_placeholders(pool, found)
     if settings := pool.containers:
         place = (*path, "runtime", pool.runtime_kind)

@@ -1,6 +1,6 @@
 """Settings and worker commands for containers: state on a volume, secrets as files, external workers. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
@@ -9,6 +9,7 @@ from orchestrator.config.placeholders import filled, names_worker
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest, Findings
 from orchestrator.launch import Launch
+from orchestrator.runtime import SpawnRequest
 from queue_core.config.store_urls import has_password, scheme_of
 
 STATE_FOLDER: Final = "/var/lib/towline"
@@ -140,11 +141,19 @@ _LEFT_OUT: Final = frozenset(
 def arguments_of(pool: PoolSpec) -> list[str]:
     """Return the worker's command in a container."""
     settings = pool.containers
-    return command_in(pool) or [settings.python if settings else PYTHON, "-m", APP_MODULE]
+    python = settings.python if settings else PYTHON
+    return program_of(pool, python=python, app=[python, "-m", APP_MODULE])
+
+
+def program_of(pool: PoolSpec, *, python: str, app: Sequence[str]) -> list[str]:
+    """Return a worker's command line: the pool's, or Celery's run by `python`, or else `app`."""
+    if pool.celery is None:
+        return command_in(pool) or list(app)
+    return list(SpawnRequest(pool.name, pool).program(python, app=app))
 
 
 def command_in(pool: PoolSpec) -> list[str]:
-    """Return the pool's command with the pool's name in it; empty for an `app`."""
+    """Return the pool's command with the pool's name in it; empty for an `app` and for Celery's workers."""
     return [_filled(argument, pool) for argument in pool.command or ()]
 
 
@@ -177,3 +186,10 @@ def bounds_of(pool: PoolSpec) -> tuple[int, int]:
         low = min(bound for bound in (low, least, most) if bound is not None)
         high = high if most is None else max(high, most)
     return low, high
+
+
+def check_program(pool: PoolSpec, found: Findings) -> None:
+    """Refuse a pool that does not say what runs in a worker."""
+    if pool.app is None and pool.command is None and pool.celery is None:
+        what = "give app: module:attribute, or command: [program, argument], or celery: {app: proj}"
+        found.wrong(("pools", pool.name), f"what runs in a worker? {what}")

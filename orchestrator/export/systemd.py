@@ -6,7 +6,7 @@ from typing import Final
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
-from orchestrator.export.settings import check_placeholders, command_in, environment_of
+from orchestrator.export.settings import PYTHON, check_placeholders, check_program, environment_of, program_of
 
 Section = Sequence[tuple[str, str]]
 
@@ -103,7 +103,7 @@ def _supervisor(request: ExportRequest) -> str:
 def _worker(request: ExportRequest, pool: PoolSpec) -> str:
     url = request.project.queue_file.server.url(request.project.directory)
     environment = environment_of(pool, url=url)
-    program = command_in(pool) or [*request.program, "work", "--json"]
+    program = program_of(pool, python=PYTHON, app=[*request.program, "work", "--json"])
     return _unit(
         (
             ("Description", f"Towline: worker %i of pool {pool.name}"),
@@ -135,10 +135,12 @@ def _common(request: ExportRequest, *, folder: str | None = None, variables: str
 
 def _check(pool: PoolSpec, found: Findings) -> None:
     path = ("pools", pool.name)
-    if pool.runtime_kind == "external" and pool.app is None and pool.command is None:
-        found.wrong(path, "what runs in a worker? give app: module:attribute, or command: [program, argument]")
     if pool.runtime_kind == "external":
+        check_program(pool, found)
         check_placeholders(pool, found)
+        if pool.celery is not None and not (pool.celery.python or "").startswith("/"):
+            shown = pool.celery.python or "left out"
+            found.wrong((*path, "celery", "python"), f"{shown}: systemd wants the full path of the app's Python")
     if pool.command is not None and pool.runtime_kind == "external" and not pool.command[0].startswith("/"):
         found.wrong((*path, "command"), f"{pool.command[0]}: systemd wants the program's full path")
 

@@ -150,16 +150,25 @@ class EndedWorker(Protocol):
 
 
 def cause_of(
-    ended: EndedWorker, *, drained: bool, overdue: bool, is_cut_short: bool = False, hung: str = ""
+    ended: EndedWorker,
+    *,
+    drained: bool,
+    overdue: bool,
+    is_cut_short: bool = False,
+    gave_tasks_back: bool = False,
+    hung: str = "",
 ) -> tuple[Cause, str]:
     """Return why a worker ended, and the same in words for its owner.
 
     Args:
         drained: the worker had been asked to finish.
         overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
+        gave_tasks_back: it had not finished within its grace, and was told to give its tasks back.
         hung: how it hung, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
+    if gave_tasks_back and not overdue and not ended.out_of_memory:
+        cause, detail = Cause.OVERDUE, "ended: it did not finish within its grace, and gave its tasks back"
     if cause is Cause.OVERDUE and overdue and is_cut_short:
         cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:

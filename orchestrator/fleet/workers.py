@@ -1,12 +1,13 @@
 """The workers of one pool as a value, and its transitions: spawned, adopted, draining, killed, exited. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import PurePath
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
+from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import (
     EXIT_FINISHED,
     GAVE_ITS_TASK_BACK,
@@ -54,6 +55,7 @@ class Worker:
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
+    `stops`: further signals that it was sent as it had not finished (see `PoolSpec.further_stops`).
     """
 
     worker: str
@@ -76,6 +78,7 @@ class Worker:
     is_forked: bool = False
     changed_file: str = ""
     is_cut_short: bool = False
+    stops: int = 0
 
     @property
     def is_external(self) -> bool:
@@ -281,6 +284,22 @@ def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic)
     return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
+def next_stop(worker: Worker, further: Sequence[StopStep]) -> StopStep | None:
+    """Return what follows for a worker that has not finished in time; None: it is killed."""
+    if worker.state != "draining" or worker.stops >= len(further):
+        return None
+    return further[worker.stops]
+
+
+def stopped_further(fleet: Fleet, worker: str, step: StopStep, *, now: Monotonic) -> Fleet:
+    """Mark a worker as sent a further signal, from which on it has a new deadline. No change if it is unknown."""
+    known = fleet.workers.get(worker)
+    if known is None:
+        return fleet
+    leaving = replace(known, stops=known.stops + 1, deadline_at=Monotonic(now + step.seconds))
+    return replace(fleet, workers={**fleet.workers, worker: leaving})
+
+
 def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = False) -> Fleet:
     """Mark a worker as killed; its deadline repeats every `KILL_REPEAT_SECONDS`. No change if it is unknown.
 
@@ -311,6 +330,7 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         ended,
         drained=drained,
         overdue=worker.state == "killed",
+        gave_tasks_back=worker.stops > 0,
         is_cut_short=worker.is_cut_short,
         hung=_hung(worker, ended),
     )

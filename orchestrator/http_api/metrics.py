@@ -100,7 +100,7 @@ def _unserved(view: FleetView) -> Metric:
     """Return the tasks that no pool works on, by queue: tags are no labels, as anybody may make new ones."""
     help_text = "Tasks that wait with a tag, or without one, on which no pool works."
     family = GaugeMetricFamily("towline_queue_unserved_tasks", help_text, labels=["queue"])
-    counts = dict.fromkeys(sorted(pool.spec.queue for pool in view.pools.values()), 0)
+    counts = dict.fromkeys(sorted(queue for pool in view.pools.values() for queue in pool.spec.queues), 0)
     for one in view.unserved:
         counts[one.queue] = counts.get(one.queue, 0) + one.tasks
     for queue, count in counts.items():

@@ -76,6 +76,11 @@ class CompositeRuntime:
         if worker in self._runtime_of:
             self._runtime_of[worker].drain(worker)
 
+    def insist(self, worker: str, signal: str) -> None:
+        """See `Runtime.insist`."""
+        if worker in self._runtime_of:
+            self._runtime_of[worker].insist(worker, signal)
+
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`."""
         if worker in self._runtime_of:

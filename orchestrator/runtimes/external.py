@@ -27,6 +27,9 @@ class ExternalRuntime(WorkersElsewhere):
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the external system ends it."""
 
+    def insist(self, worker: str, signal: str) -> None:
+        """See `Runtime.insist`: the external system ends it."""
+
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: the external system ends it."""
 

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from signal import Signals
 from typing import Final, Literal
 
 import structlog
@@ -190,7 +191,7 @@ class ProcessRuntime:
             if forked is not None:
                 return self._spawned(request, forked, now=now)
             child = subprocess.Popen(
-                list(request.command) or APP_COMMAND,
+                list(request.program(sys.executable, app=APP_COMMAND)),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -244,8 +245,8 @@ class ProcessRuntime:
         return self._templates.can_fork(pool)
 
     def application(self, request: SpawnRequest, *, since: Monotonic, now: Monotonic) -> ApplicationReport | None:
-        """See `Runtime.application`; of a pool with a command nothing is known."""
-        if request.command:
+        """See `Runtime.application`; of a pool with a command, or of Celery's workers, nothing is known."""
+        if request.command or request.pool.celery is not None:
             return NOTHING_KNOWN
         return self._templates.application(request, self._environment(request), since=since, now=now)
 
@@ -254,6 +255,12 @@ class ProcessRuntime:
         process = self._processes.get(worker)
         if process is not None:
             procfs.send_signal(process.pidfd, signal.SIGTERM)
+
+    def insist(self, worker: str, signal: str) -> None:
+        """See `Runtime.insist`."""
+        process = self._processes.get(worker)
+        if process is not None:
+            procfs.send_signal(process.pidfd, Signals[signal])
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: SIGKILL to the worker and its process group."""
@@ -514,7 +521,7 @@ def _kill_group(leader: int) -> None:
 def _reason(error: Exception, request: SpawnRequest) -> str:
     pool = request.pool
     what = f"can't start a worker of pool {pool.name}"
-    program = (request.command or APP_COMMAND)[0]
+    program = request.program(sys.executable, app=APP_COMMAND)[0]
     if not isinstance(error, OSError):
         return f"{what}: {error}"
     if pool.cwd is not None and error.filename == pool.cwd:

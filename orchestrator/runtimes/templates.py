@@ -121,7 +121,7 @@ class Templates:
         Starts the pool's template if it has none, for the workers to come.
         """
         mode = request.pool.start
-        if request.command or mode == "exec":
+        if request.command or request.pool.celery is not None or mode == "exec":
             self._end_idle(request.pool.name)  # of earlier settings
             self._without.pop(request.pool.name, None)
             return None

@@ -34,9 +34,9 @@ def sharers(pools: Iterable[PoolSpec]) -> dict[str, list[str]]:
     They are in the order of decisions, at most `MAX_SHARERS`. Pools with only some tags in common plan independently,
     as it is unknown how many tasks wait for both.
     """
-    by_queue: dict[str, list[PoolSpec]] = {}
+    by_queue: dict[tuple[str, ...], list[PoolSpec]] = {}
     for pool in sorted(pools, key=order_of):
-        by_queue.setdefault(pool.queue, []).append(pool)
+        by_queue.setdefault(pool.queues, []).append(pool)  # with only some queues in common, they plan independently
     found = {one.name: _sharers_of(one, of_queue) for of_queue in by_queue.values() for one in of_queue}
     return {name: others for name, others in found.items() if others}
 

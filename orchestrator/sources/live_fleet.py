@@ -113,10 +113,15 @@ def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQ
     for name, pool in mapping_of(snapshot.get("pools")).items():
         settings, sample = mapping_of(mapping_of(pool).get("settings")), mapping_of(mapping_of(pool).get("sample"))
         queue, cursor = settings.get("queue"), sample.get("cursor")
-        if isinstance(queue, str):
+        if isinstance(queue, str) and not _has_several(settings):  # of several, the supervisor's last turn is shown
             after = cursor if isinstance(cursor, int) else NO_FINISHED
             names = tuple(str(worker.get("worker")) for worker in workers.get(name, ()))
             yield name, ObservationQuery(queue, _tags(settings.get("tags")), after, names)
+
+
+def _has_several(settings: Mapping[str, object]) -> bool:
+    queues = settings.get("queues")
+    return isinstance(queues, Sequence) and len(queues) > 1
 
 
 def _pool(pool: Json, observed: Observation, workers: Sequence[Json], now_seconds: float) -> Json:

@@ -16,10 +16,11 @@ from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, Runnin
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
+from orchestrator.sources.merged_samples import merged
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
-from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats, WorkerActivity
 from queue_core.task import ANY, UNTAGGED, TagFilter
@@ -102,15 +103,44 @@ class QueueSource:
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
     ) -> QueueSample:
         """See `WorkSource.sample`."""
+        if len(pool.queues) > 1:
+            return self._sample_several(pool, workers, ahead_seconds, now=now)
         with _as_unavailable(f"sample queue {pool.queue}"):
             observation, finished = self._paged(self._query_of(SampleQuery(pool, workers, ahead_seconds)))
         return self._with_ticks(self._sampled(pool, observation, finished, now=now), pool, ahead_seconds)
 
+    def _sample_several(
+        self, pool: PoolSpec, workers: Collection[str], ahead_seconds: float, *, now: Monotonic
+    ) -> QueueSample:
+        """Sample each queue of a pool, and merge the samples. A queue that is not there yet has no tasks."""
+        parts = _parts_of(pool)
+        queries = [self._query_of(SampleQuery(part, workers, ahead_seconds)) for part in parts]
+        with _as_unavailable(f"sample {len(parts)} queues of pool {pool.name}"):
+            observations = [
+                None if one is None else self._completed(query, one)
+                for query, one in zip(queries, self._queues.observe_many(queries), strict=True)
+            ]
+        found = [
+            self._with_ticks(self._sampled(part, *observed, now=now), part, ahead_seconds)
+            for part, observed in zip(parts, observations, strict=True)
+            if observed is not None  # a producer, or a worker of Celery's, creates it
+        ]
+        return merged(found) if found else QueueSample(at=now, ready=0, delayed=0, in_flight=0, dead=0)
+
+    def _completed(
+        self, query: ObservationQuery, observed: Observation
+    ) -> tuple[Observation, Sequence[QueueFinishedLease]]:
+        """Return an observation with all leases that finished since the cursor."""
+        if len(observed.samples.finished) >= MAX_SAMPLES_PER_OBSERVATION:
+            return self._paged(query)
+        return observed, [lease for lease in observed.samples.finished if query.tags.accepts(lease.tag)]
+
     def samples(
         self, queries: Sequence[SampleQuery], *, now: Monotonic
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
-        """See `WorkSource.samples`: batches of up to 100 pools with few leases each."""
+        """See `WorkSource.samples`: batches of up to 100 pools with few leases each, and with one queue."""
         samples: dict[str, QueueSample | SourceUnavailableError] = {}
+        queries = [one for one in queries if len(one.pool.queues) == 1]
         if len(queries) < MIN_AT_ONCE:
             return samples
         seen = [one for one in queries if self._is_small(one.pool)]
@@ -235,7 +265,11 @@ class QueueSource:
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
         with _as_unavailable(f"list the workers of queue {pool.queue}"):
-            return self._presence(pool.queue, prefix_of(pool.name))
+            found = [one for queue in pool.queues for one in self._presence(queue, prefix_of(pool.name))]
+        last: dict[str, PresentWorker] = {}
+        for one in sorted(found, key=lambda one: one.silent_seconds):
+            last.setdefault(one.worker, one)
+        return list(last.values()) if len(pool.queues) > 1 else found
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """See `WorkSource.retire`."""
@@ -244,23 +278,33 @@ class QueueSource:
 
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """See `WorkSource.given_back_by`."""
-        seen = self._seen.get(pool.name)
         with _as_unavailable(f"list the tasks that worker {worker} released"):
-            observation, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
+            pages = [self._finished_since(part) for part in _parts_of(pool)]
         return [
             released_task(lease)
+            for observed_at, finished in pages
             for lease in finished
             if lease.worker == worker
             and lease.outcome == "released"
             and not lease.overran
-            and _ago(lease.ended_at, observation.now) <= within_seconds
+            and _ago(lease.ended_at, observed_at) <= within_seconds
         ]
+
+    def _finished_since(self, pool: PoolSpec, tags: TagFilter = ANY) -> tuple[Instant, Sequence[QueueFinishedLease]]:
+        """Return the leases of a pool's one queue that ended since its last sample, and the instant of that."""
+        seen = self._seen.get(pool.name)
+        try:
+            observation, finished = self._paged(ObservationQuery(pool.queue, tags, seen.cursor if seen else 0))
+        except UnknownQueueError:
+            if len(pool.queues) == 1:
+                raise
+            return NEVER, ()  # one of Celery's queues that nobody has declared yet
+        return observation.now, finished
 
     def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
         """See `WorkSource.lapsed_by`."""
-        seen = self._seen.get(pool.name)
         with _as_unavailable(f"list the tasks that worker {worker} let expire"):
-            _, finished = self._paged(ObservationQuery(pool.queue, ANY, seen.cursor if seen else 0))
+            finished = [lease for part in _parts_of(pool) for lease in self._finished_since(part)[1]]
         return self._lapses.take(worker, [lease for lease in finished if lease.worker == worker], named=named)
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
@@ -271,9 +315,12 @@ class QueueSource:
 
     def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
-        seen = self._seen.get(pool.name)
+        held: list[SuspectedTask] = []
         with _as_unavailable(f"list the tasks that worker {worker} holds"):
-            return held_tasks.held_by(self._queues, pool.queue, worker, cursor=seen.cursor if seen else 0)
+            for part in _parts_of(pool):
+                seen = self._seen.get(part.name)
+                held += held_tasks.held_by(self._queues, part.queue, worker, cursor=seen.cursor if seen else 0)
+        return held
 
     def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`."""
@@ -283,9 +330,8 @@ class QueueSource:
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """See `WorkSource.has_worked`."""
-        before = self._seen.get(pool.name)
         with _as_unavailable(f"list the leases that worker {worker} finished"):
-            _, finished = self._paged(ObservationQuery(pool.queue, tags_of(pool), before.cursor if before else 0))
+            finished = [lease for part in _parts_of(pool) for lease in self._finished_since(part, tags_of(pool))[1]]
         return any(lease.worker == worker for lease in finished)
 
     def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
@@ -300,13 +346,13 @@ class QueueSource:
 
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """See `WorkSource.wait_for_arrival`."""
-        queues_and_tags = [(pool.queue, tags_of(pool)) for pool in pools]
+        queues_and_tags = [(queue, tags_of(pool)) for pool in pools for queue in pool.queues]
         with _as_unavailable("wait for arrivals"):
             queue = self._waiting.wait_ready(queues_and_tags, wait_seconds=timeout_seconds)
             if queue is None:
                 return None
             # Several pools may share the queue: return one whose tags have a ready task.
-            for pool in (p for p in pools if p.queue == queue):
+            for pool in (p for p in pools if queue in p.queues):
                 if self._waiting.queue(queue).stats(tags=tags_of(pool)).ready:
                     return pool.name
         return None
@@ -368,6 +414,13 @@ def tags_of(pool: PoolSpec) -> TagFilter:
     if pool.untagged:
         return UNTAGGED
     return TagFilter.of(*pool.tags) if pool.tags else ANY
+
+
+def _parts_of(pool: PoolSpec) -> Sequence[PoolSpec]:
+    """Return the pool once for each of its queues; its last observation of each is kept under a name of its own."""
+    if len(pool.queues) == 1:
+        return (pool,)
+    return [pool.model_copy(update={"name": f"{pool.name}:{queue}", "queue": queue}) for queue in pool.queues]
 
 
 def _parts(queries: Sequence[SampleQuery], size: int) -> Iterator[Sequence[SampleQuery]]:

@@ -10,7 +10,17 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError, StartPendingError
 from orchestrator.fleet.external import is_external, released
-from orchestrator.fleet.workers import Fleet, draining, examined, finishing, joined, killed, spawn_failed
+from orchestrator.fleet.workers import (
+    Fleet,
+    draining,
+    examined,
+    finishing,
+    joined,
+    killed,
+    next_stop,
+    spawn_failed,
+    stopped_further,
+)
 from orchestrator.launch import Launch
 from orchestrator.runtime import STANDSTILLS, Runtime, SpawnRequest
 from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
@@ -58,7 +68,7 @@ class PlanExecutor:
         False when the turn's time for starts was over first: the pool needs another turn at once.
         """
         for removal in plan.kill:
-            self.kill(pool, removal.worker, why=removal.why, now=now)
+            self.end_overdue(pool, removal.worker, why=removal.why, now=now)
         for removal in plan.retire:
             if not self._may_act() or not self._retire(pool, removal, grace_seconds=spec.grace, now=now):
                 break
@@ -208,6 +218,17 @@ class PlanExecutor:
         log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
         self._runtime.drain(worker)
         pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
+
+    def end_overdue(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
+        """Take the next step of the pool's way to stop a worker: a further signal, or in the end SIGKILL."""
+        known = pool.fleet.workers.get(worker)
+        step = next_stop(known, pool.further_stops) if known is not None and not known.is_external else None
+        if step is None:
+            self.kill(pool, worker, why=why, now=now)
+            return
+        log.warning(events.WORKER_CUT_SHORT, pool=pool.name, worker=worker, signal=step.signal, why=why)
+        self._runtime.insist(worker, step.signal)
+        pool.fleet = stopped_further(pool.fleet, worker, step, now=now)
 
     def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic, is_cut_short: bool = False) -> None:
         """End a worker now (`is_cut_short`: before its grace is over); an external worker is left alone."""

@@ -6,6 +6,7 @@ from typing import Final, Literal, get_args
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
+from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
@@ -110,6 +111,7 @@ class Pool:
     `effective` is the spec with the bounds of the last decision, `conditions` that decision's other conditions.
     `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
     `episode` is that of its tasks' lateness or of a bound that denies it workers.
+    `grace_seconds` and `leaving_stops` are those of the settings that it has left.
     `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
@@ -125,6 +127,7 @@ class Pool:
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
     grace_seconds: float = LEAVING_GRACE_SECONDS
+    leaving_stops: tuple[StopStep, ...] = ()
     last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
@@ -134,6 +137,11 @@ class Pool:
     solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
     counters: PoolCounters = field(default_factory=PoolCounters)
     turn_errors: LogOnce = field(default_factory=LogOnce)
+
+    @property
+    def further_stops(self) -> tuple[StopStep, ...]:
+        """The signals for a worker that was asked to finish and did not within its grace, before it is killed."""
+        return self.leaving_stops if self.spec is None else self.spec.further_stops
 
     def ahead_seconds(self, spec: PoolSpec) -> float:
         """Return how far ahead to look for delayed tasks, so that a pool that sleeps still starts workers in time."""
@@ -203,7 +211,8 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     spec = pool.effective or pool.spec
     if spec is None:
         return ()
-    states = [describe_pause(spec.queue)] if pool.sample is not None and pool.sample.paused else []
+    is_paused = pool.sample is not None and pool.sample.paused
+    states = [describe_pause(queue) for queue in spec.queues] if is_paused else []
     if pool.decision is not None:
         states += [note for note in pool.decision.notes if note in pool.conditions.notes]
     held = len(pool.suspected) + len(pool.solo_workers)

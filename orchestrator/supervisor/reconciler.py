@@ -129,7 +129,7 @@ class Reconciler:
         for pool in list(self.pools.values()):
             if pool.name not in specs and pool.spec is not None:
                 log.info(events.POOL_CHANGED, pool=pool.name, removed=True)
-                pool.grace_seconds = pool.spec.grace
+                pool.grace_seconds, pool.leaving_stops = pool.spec.grace, pool.spec.further_stops
                 pool.spec = None
                 self._finish_pool(pool, why="its pool was removed", now=now)
                 self._forget_if_empty(pool)
@@ -318,7 +318,7 @@ class Reconciler:
     def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:
         for worker in pool.fleet.leaving:
             if worker.deadline_at is not None and now >= worker.deadline_at:
-                self._executor.kill(pool, worker.worker, why="it did not finish within its grace", now=now)
+                self._executor.end_overdue(pool, worker.worker, why="it did not finish within its grace", now=now)
 
     # -- shutdown -------------------------------------------------------------------------------------------------
 

@@ -256,9 +256,11 @@ def _settings(spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
     """Return what commands show of a pool's settings: `min` and `max` are in force, overrides and schedule included."""
     return {
         "queue": spec.queue,
+        "queues": list(spec.queues),
         "tags": "untagged" if spec.untagged else list(spec.tags or ()),
         "app": spec.app,
         "command": list(spec.command) if spec.command else None,
+        "celery": spec.celery.model_dump(mode="json", exclude={"options"}) if spec.celery else None,
         "runtime": spec.runtime_kind,
         "slo_seconds": spec.slo,
         "min": spec.workers.min,

@@ -49,7 +49,8 @@ class UnservedWatch:
         """Look at the queues that are due; `specs` are the pools of the settings."""
         by_queue: dict[str, list[PoolSpec]] = {}
         for spec in specs.values():
-            by_queue.setdefault(spec.queue, []).append(spec)
+            for queue in spec.queues:
+                by_queue.setdefault(queue, []).append(spec)
         watched = {
             queue: pools for queue, pools in by_queue.items() if all(pool.tags or pool.untagged for pool in pools)
         }

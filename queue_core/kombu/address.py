@@ -1,7 +1,7 @@
 """The URL of a broker, as kombu hands it over, and the address of the store or server that it means. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -57,6 +57,21 @@ def url_of(address: BrokerAddress) -> str:
     login = f":{quote(address.token, safe='*')}@" if address.token else ""
     space = f"/{quote(address.namespace, safe='')}" if address.namespace else ""
     return f"{scheme}://{login}{rest}{space}" if rest else address.url
+
+
+def completed(address: BrokerAddress, environment: Mapping[str, str]) -> BrokerAddress:
+    """Return the address with the token and the namespace that a supervisor gave this process for its broker.
+
+    The address of any other broker stays as it is: a token is sent only where it belongs.
+    """
+    url = environment.get("TOWLINE_URL", "")
+    if not url or _address(url).url != address.url:
+        return address
+    return replace(
+        address,
+        token=address.token or environment.get("TOWLINE_TOKEN") or None,
+        namespace=address.namespace or environment.get("TOWLINE_NAMESPACE", ""),
+    )
 
 
 def _joined(client: Client, host: str) -> str:

@@ -1,4 +1,4 @@
-"""The requests that Celery's worker in this process runs, read without importing Celery."""
+"""Celery's worker in this process: which requests it runs, and how it ends; without importing Celery."""
 
 import sys
 from collections.abc import Callable
@@ -70,6 +70,13 @@ def call_around_tasks(call: Callable[..., None]) -> bool:
     signals.task_prerun.connect(call)
     signals.task_postrun.connect(call)
     return True
+
+
+def stop() -> None:
+    """Have Celery's worker in this process end once its tasks are done, as SIGTERM does; elsewhere do nothing."""
+    state: Any = sys.modules.get("celery.worker.state")
+    if state is not None and not is_stopping():
+        state.should_stop = 0
 
 
 def _copied(requests: Any) -> list[Any]:

@@ -369,7 +369,7 @@ class TowlineChannel(virtual.Channel):
         Returns the messages, and how many leases were granted.
         """
         transport = self._transport
-        if transport.is_retired:
+        if transport.is_refused(queue):
             return [], 0
         name = self._store_name(queue)
         try:
@@ -379,7 +379,7 @@ class TowlineChannel(virtual.Channel):
                 )
             transport.broker.keeper.report_lost(lost)
         except WorkerRetiredError as error:
-            transport.retire(str(error))
+            transport.refuse(queue, str(error))
             return [], 0
         except UnknownQueueError:
             transport.broker.forget(name)

@@ -220,6 +220,10 @@ class LeaseKeeper:
         """Have the thread end all leases that are to end."""
         self._changed.set()
 
+    def has_leases(self) -> bool:
+        """Return whether leases of this process are held, or are still to end."""
+        return bool(self._held or self._endings)
+
     def has_endings(self) -> bool:
         """Return whether leases are to end."""
         return bool(self._endings)

@@ -22,7 +22,7 @@ from kombu.transport.virtual.base import Transport as VirtualTransport
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.kombu import celery_state, events
-from queue_core.kombu.address import address_of, url_of
+from queue_core.kombu.address import address_of, completed, url_of
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import TowlineChannel
 from queue_core.kombu.envelope import KombuMessage
@@ -30,6 +30,7 @@ from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
 from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, Gathering, give_back, merged
 from queue_core.kombu.wake_thread import WakeThread
+from queue_core.task import quarantined_task_of
 
 SAFETY_SECONDS = 5.0
 """Pause between two rounds that nothing asked for."""
@@ -68,12 +69,13 @@ class TowlineTransport(VirtualTransport):
         self.can_parse_url = True  # of kombu's own writing of a URL, a token without a colon would be readable
         self.options = options_of(client.transport_options)
         self.polling_interval = self.options.polling_seconds
-        self.address = address_of(client)
+        self.address = completed(address_of(client), os.environ)
         self.broker = broker_of(self.address, self.options)
         self.mailboxes = self.broker.mailboxes(self.address.namespace)
         self.mailbox_names = self.broker.mailbox_names(self.address.namespace)
         self.ttls: dict[str, float | None] = {}
         self.is_retired = False
+        self._refused: set[str] = set()
         self._loop: Any = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
         self._is_kicked = False
@@ -212,6 +214,8 @@ class TowlineTransport(VirtualTransport):
             later, self._later = self._later, []
             due += later
         self._deliver_all(due)
+        if self.is_retired and not self.broker.keeper.has_leases():
+            celery_state.stop()
         self._arm(is_idle=not thread.is_busy)
 
     def _begin(self, thread: FetchThread[Fetched], *, coming: Sequence[Addressed]) -> None:
@@ -289,6 +293,7 @@ class TowlineTransport(VirtualTransport):
                 for channel in channels
                 if channel.qos.credit() > 0 and not self.is_retired
                 for queue in channel.task_queues()
+                if not self.is_refused(queue)
             ]
             if self._fetch_thread is not None:
                 fetch = partial(self._fetcher.fetch, self._rooms(), is_mail_due=False)
@@ -414,8 +419,19 @@ class TowlineTransport(VirtualTransport):
         message: KombuMessage = json.loads(text)
         return message
 
+    def is_refused(self, queue: str) -> bool:
+        """Return whether a queue grants this worker nothing any more."""
+        return self.is_retired or queue in self._refused
+
+    def refuse(self, queue: str, reason: str) -> None:
+        """Lease no more from a queue; from none, unless this worker is for one task, which may be in another queue."""
+        self._refused.add(queue)
+        consumed = {one for channel in self.channels for one in channel.task_queues()}
+        if quarantined_task_of(self.worker) is None or consumed <= self._refused:
+            self.retire(reason)
+
     def retire(self, reason: str) -> None:
-        """Lease no more: a supervisor has fenced this worker."""
+        """Lease no more: a supervisor has fenced this worker. A worker of Celery's ends once its tasks are done."""
         if not self.is_retired:
             self.is_retired = True
             _log.info(events.WORKER_RETIRED, worker=self.worker, pid=os.getpid(), reason=reason)

@@ -324,7 +324,7 @@ def main() -> None:
         stores=given.stores,
         tasks=given.tasks,
         rounds=given.rounds,
-        told=lambda line: print(line, file=sys.stderr, flush=True),  # noqa: T201
+        told=lambda line: print(line, file=sys.stderr, flush=True),
     )
     sys.stdout.write("".join(f"{one}\n" for one in rows))
 

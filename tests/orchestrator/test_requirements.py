@@ -26,8 +26,9 @@ OPTIONAL: Final = {
     "queue_core/appengine/stub.py": {"google"},
     "queue_core/appengine/connect.py": {"google"},
     "queue_core/testing/pytest_plugin.py": {"pytest"},
+    "queue_core/kombu/worker.py": {"celery"},
 }
-"""What brings the rest: a program that calls this has App Engine's SDK, and pytest itself loads its plugin."""
+"""What brings the rest: a program that calls this has App Engine's SDK or Celery; pytest itself loads its plugin."""
 UNBOUNDED: Final = {"apsw", "defusedxml", "structlog", "tzdata"}
 """Their versions are dates, SQLite's, or have not changed for years; of each the public parts alone are used."""
 

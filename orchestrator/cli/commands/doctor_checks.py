@@ -386,7 +386,8 @@ def _queues(project: Project, file: Path | None) -> Iterator[Finding]:
     where: TargetOptions = {"url": None, "store": None, "token_file": None, "file": file}
     by_queue: dict[str, list[PoolTags]] = {}
     for pool in project.pools.values():
-        by_queue.setdefault(pool.queue, []).append(PoolTags(pool.name, pool.queue, tags_of(pool)))
+        for queue in pool.queues:
+            by_queue.setdefault(queue, []).append(PoolTags(pool.name, queue, tags_of(pool)))
     looked = wrong = 0
     try:
         with opened(makes_queues=False, **where) as (queues, _):

@@ -127,7 +127,7 @@ def _lack(chosen: PoolChoice, recorded: RecordedTasks | None, *, others: Sequenc
 
 
 def _share(one: PoolSpec, other: PoolSpec) -> bool:
-    if one.queue != other.queue:
+    if set(one.queues).isdisjoint(other.queues):
         return False
     if one.untagged or other.untagged:
         return one.untagged == other.untagged or not (one.tags or other.tags)

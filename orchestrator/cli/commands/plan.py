@@ -64,12 +64,13 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
             )
             for name, pool in project.pools.items()
         ]
-        ahead = source.samples([query for query in queries if query.pool.queue in there], now=clock.monotonic())
+        asked = [query for query in queries if not there.isdisjoint(query.pool.queues)]
+        ahead = source.samples(asked, now=clock.monotonic())
         for query in queries:
             pool, name = query.pool, query.pool.name
             sample = ahead.get(name)
             try:
-                if pool.queue in missing:  # the next reload makes it; until then it has no tasks
+                if there.isdisjoint(pool.queues):  # the next reload makes it; until then it has no tasks
                     sample = QueueSample(clock.monotonic(), ready=0, delayed=0, in_flight=0, dead=0)
                 elif sample is None:
                     sample = source.sample(
@@ -80,12 +81,12 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
             except SourceUnavailableError as error:
                 raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
             sampled[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
-        unserved = _unserved(queues, [pool for pool in project.pools.values() if pool.queue in there])
+        unserved = _unserved(queues, [pool for pool in project.pools.values() if not there.isdisjoint(pool.queues)])
     decided = _decide_in_order(sampled, clock, tracker)
     if as_json:
         records = []
         for pool in project.pools.values():
-            found = [one.record() for one in unserved if one.queue == pool.queue]
+            found = [one.record() for one in unserved if one.queue in pool.queues]
             made = {"make_queue": pool.queue if pool.queue in missing else None}
             decision, todo = decided[pool.name]
             records.append(decision.record() | _actions(todo) | made | {"drained": is_drained, "unserved": found})
@@ -112,7 +113,8 @@ def _unserved(queues: Queues, pools: Iterable[PoolSpec]) -> list[UnservedTag]:
     """Return the tags of waiting tasks that no pool works on. Raises `QueueError`."""
     by_queue: dict[str, list[PoolTags]] = {}
     for pool in pools:
-        by_queue.setdefault(pool.queue, []).append(PoolTags(pool.name, pool.queue, tags_of(pool)))
+        for queue in pool.queues:
+            by_queue.setdefault(queue, []).append(PoolTags(pool.name, queue, tags_of(pool)))
     return [one for served in by_queue.values() for one in unserved_in(queues, served)]
 
 
@@ -192,7 +194,8 @@ def _print(decision: Decision, todo: Plan, pool: SharingPool, states: Sequence[s
     print_wrapped(head, hang=2)
     print_wrapped(decision.why, "  ")
     if pool.sample.paused and "queue_paused" not in decision.limited_by:
-        print_wrapped(describe_pause(pool.spec.queue), "  ! ")
+        for queue in pool.spec.queues:
+            print_wrapped(describe_pause(queue), "  ! ")
     for state in states:
         if state not in decision.notes:
             print_wrapped(state, "  ! ")

@@ -161,7 +161,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
     with opened(**where) as (queues, _):
         try:
             name = queue_meant(queues, name)
-            pools = [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in _pools_of(where) if pool.queue == name]
+            pools = [PoolTags(pool.name, name, tags_of(pool)) for pool in _pools_of(where) if name in pool.queues]
             queue = queues.queue(name)
             stats = queue.stats()
             held = _held(queues, queue, stats)

@@ -17,6 +17,7 @@ from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import ENDS_WELL
 from orchestrator.fleet.last_words import folded_stack, whole_line
+from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -252,6 +253,8 @@ def _by_hand(pool: PoolSpec | None) -> str:
     """Return the command that starts a worker of a pool; "" for a pool that is no longer in the settings."""
     if pool is None:
         return ""
+    if pool.celery is not None:
+        return shlex.join(SpawnRequest(pool.name, pool).program("python3", app=()))
     return f"towline work {pool.app}" if pool.app is not None else shlex.join(pool.command or ())
 
 

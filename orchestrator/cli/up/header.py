@@ -51,7 +51,8 @@ def _row(name: str, spec: PoolSpec, handlers: Mapping[str, int] | None) -> list[
     tags = "untagged" if spec.untagged else ", ".join(spec.tags or ()) or "any"
     found = [] if handlers is None else [handlers.get(name)]
     workers = f"{spec.workers.min} to {spec.workers.max}"
-    return [name, shown_queue(spec.queue), tags, *found, workers, shown_setting(spec.slo)]
+    queues = shown_queue(spec.queue) if spec.celery is None else clean(", ".join(spec.celery.queues))
+    return [name, queues, tags, *found, workers, shown_setting(spec.slo)]
 
 
 def _version() -> str:

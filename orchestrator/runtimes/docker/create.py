@@ -119,7 +119,7 @@ def container_body(
 
 def command_of(request: SpawnRequest, settings: ContainerSettings) -> list[str]:
     """Return the worker's command. The image's entrypoint is not used: only the pool's program runs."""
-    return list(request.command or (settings.python, "-m", APP_MODULE))
+    return list(request.program(settings.python, app=(settings.python, "-m", APP_MODULE)))
 
 
 def environment_of(request: SpawnRequest, *, url: str, paths: HostPaths) -> dict[str, str]:

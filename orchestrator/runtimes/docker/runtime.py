@@ -176,6 +176,12 @@ class DockerRuntime(WorkersElsewhere):
         if container is not None:
             self._registry.signal(container, STOP)
 
+    def insist(self, worker: str, signal: str) -> None:
+        """See `Runtime.insist`: the engine's init passes it on to the worker."""
+        container = self._registry.get(worker)
+        if container is not None:
+            self._registry.signal(container, signal)
+
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: SIGKILL to its first process, which ends all others of the container."""
         container = self._registry.get(worker)

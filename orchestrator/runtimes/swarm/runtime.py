@@ -87,6 +87,9 @@ class SwarmRuntime(WorkersElsewhere):
         self._registry.request(worker, "drain", at=self._clock.monotonic())
         self._watch.nudge()
 
+    def insist(self, worker: str, signal: str) -> None:
+        """See `Runtime.insist`: no effect; a container of Celery's gives its tasks back by itself (`soft_seconds`)."""
+
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: SIGKILL to its container if its engine is reachable.
 

@@ -172,7 +172,7 @@ def test_every_mistake_is_told_in_one_go() -> None:
 
 def test_a_pool_needs_something_to_run() -> None:
     assert mistakes_in({"a": {"queue": "q", "slo": 1}}) == {
-        "pools.a": "give app: module:attribute, or command: [program, argument]"
+        "pools.a": "give app: module:attribute, or command: [program, argument], or celery: {app: proj}"
     }
 
 

@@ -158,3 +158,16 @@ def test_the_head_says_what_it_needs_of_the_engine_and_of_compose() -> None:
 def test_processes_in_the_container_of_the_supervisor_are_told() -> None:
     told = compose(a_request(SETTINGS.replace("runtime: external", "runtime: process"))).warnings
     assert any("their code must be in its image" in line for line in told)
+
+
+def test_workers_of_celerys_are_exported_with_their_command_and_their_way_to_stop() -> None:
+    celery = SETTINGS.replace('    queue: thumbs\n    tags: [resize, "12:30", "yes"]\n    app: tasks:app\n', CELERY)
+    worker = yaml.safe_load(compose(a_request(celery)).files["compose.yaml"])["services"]["resize"]
+    command = [interpolated(word) for word in worker["command"]]
+    assert command[:8] == ["python3", "-m", "queue_core.kombu.worker", "-A", "proj", "worker", "-Q", "thumbs,a_b"]
+    assert command[-1] == "worker.soft_shutdown_timeout=25.5"
+    assert (worker["environment"]["REMAP_SIGTERM"], worker["init"]) == ("SIGQUIT", True)
+    assert worker["stop_grace_period"] == "36s"
+
+
+CELERY = "    celery: {app: proj, queues: [thumbs, a_b]}\n"

@@ -80,3 +80,15 @@ def test_a_worker_without_a_full_path_is_refused_where_systemd_wants_one() -> No
     text = SETTINGS.replace("    app: tasks:app\n", "    command: [python, commands/work.py]\n")
     with pytest.raises(ExportRefusedError, match=r"pools\.resize\.command: python: systemd wants"):
         systemd(a_request(text))
+
+
+def test_a_worker_of_celerys_needs_the_full_path_of_its_python() -> None:
+    celery = "    celery: {app: proj}\n"
+    other = SETTINGS.replace('    queue: thumbs\n    tags: [resize, "12:30", "yes"]\n    app: tasks:app\n', celery)
+    with pytest.raises(ExportRefusedError) as refused:
+        systemd(a_request(other))
+    assert "pools.resize.celery.python: left out: systemd wants the full path" in str(refused.value)
+    named = other.replace("{app: proj}", "{app: proj, python: /srv/venv/bin/python}")
+    unit = systemd(a_request(named)).files["towline-worker-resize@.service"]
+    assert "ExecStart=/srv/venv/bin/python -m queue_core.kombu.worker -A proj worker -Q celery" in unit
+    assert "KillMode=mixed" in unit

@@ -204,3 +204,9 @@ def test_the_notice_of_a_death_names_its_certificate_however_long_its_sentence_i
     at_work = death_notice("w1", Cause.FINISHED, "finished by itself", ending="exit code 0", is_on_this_host=True)
     assert "in the middle of its work" in at_work.message
     assert "towline why-died w1" in unreachable_notice("w1").message
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_worker_that_gave_its_tasks_back_when_told_twice_is_overdue(code: int) -> None:
+    cause, detail = cause_of(AnExit("w", code=code), drained=True, overdue=False, gave_tasks_back=True)
+    assert (cause, detail) == (Cause.OVERDUE, "ended: it did not finish within its grace, and gave its tasks back")

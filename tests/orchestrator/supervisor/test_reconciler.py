@@ -353,3 +353,16 @@ def test_a_pause_of_the_queue_is_among_a_pools_states(stage: ReconcilerStage) ->
     stage.turn()
     (state,) = shown(stage)["states"]
     assert state == "the queue thumbs is paused, so no task of it is leased: `towline resume thumbs`"
+
+
+def test_a_worker_of_celerys_is_told_to_give_its_tasks_back_before_it_is_killed(stage: ReconcilerStage) -> None:
+    (worker,) = stage.with_workers(1, grace=10, app=None, celery={"app": "proj", "queues": ["thumbs"]})
+    stage.source.held[worker] = ["t1"]
+    stage.turn()
+    stage.reconciler.drain_all(why="a test")
+    for seconds in (9, 4, 9, 2):
+        stage.clock.advance(seconds)
+        stage.reconciler.end_overdue()
+    assert stage.runtime.calls == [("drain", worker), ("SIGQUIT", worker), ("kill", worker)]
+    (told,) = stage.logged(events.WORKER_CUT_SHORT)
+    assert (told["worker"], told["signal"]) == (worker, "SIGQUIT")

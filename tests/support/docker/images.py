@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from orchestrator.demo.image import Image, NoImageError, Placed, image_of, towline_image
-from orchestrator.demo.image_files import PROGRAMS, python_files, this_interpreter, tree
+from orchestrator.demo.image_files import PROGRAMS, package_files, python_files, this_interpreter, tree
 
 TEST_IMAGE: Final = "towline-test:latest"
 BASE_IMAGE: Final = "towline-test-base:latest"
@@ -25,10 +25,11 @@ _CERTIFICATES: Final = Path("/etc/ssl/certs/ca-certificates.crt")
 
 
 def image_for_tests() -> Image:
-    """Return an image with Towline, its requirements and `tests.support`. Raises `NoImageError`."""
+    """Return an image with Towline, its requirements, Celery and `tests.support`. Raises `NoImageError`."""
     packages = this_interpreter().packages
     support = tree(_TESTS / "support", at=f"{packages}/tests/support", leave_out=frozenset({"__pycache__", "sdks"}))
-    return towline_image(more=[Placed(f"{packages}/tests/__init__.py", _TESTS / "__init__.py"), *support])
+    own = [Placed(f"{packages}/tests/__init__.py", _TESTS / "__init__.py"), *support]
+    return towline_image(more=[*own, *package_files("celery", at=str(packages))])
 
 
 @contextmanager

@@ -71,6 +71,9 @@ class FakeRuntime:
     def drain(self, worker: str) -> None:
         self.calls.append(("drain", worker))
 
+    def insist(self, worker: str, signal: str) -> None:
+        self.calls.append((signal, worker))
+
     def kill(self, worker: str) -> None:
         self.calls.append(("kill", worker))
 

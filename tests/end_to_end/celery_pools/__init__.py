@@ -1,0 +1,1 @@
+"""Pools of Celery's workers under `towline up`."""
