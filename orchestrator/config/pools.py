@@ -22,6 +22,7 @@ from orchestrator.config.model import (
 )
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
+from orchestrator.config.sources import LABEL, SourceChoice, celery_queues, label_of
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
 from queue_core.config.messages import SettingProblem, problems_of
@@ -89,10 +90,12 @@ class PoolSpec(FleetSettingsModel):
     """The settings of one pool: its work, its workers, and how long work may wait. `name` is its key in the file."""
 
     name: str = Field(description="The pool's key in the file.")
+    source: SourceChoice | None = Field(
+        default=None, description="Where its work waits, when that is no queue of ours: {celery: {broker: redis://...}}."
+    )
     queue: str = Field(
-        min_length=1,
-        max_length=100,
-        pattern=r"^[A-Za-z0-9-]+$",
+        default_factory=lambda known: label_of(known.get("source"), known.get("celery")),
+        pattern=rf"^([A-Za-z0-9-]{{1,100}}|{LABEL}.+)$",
         examples=["thumbs"],
         description="The queue it works on.",
     )
@@ -182,6 +185,11 @@ class PoolSpec(FleetSettingsModel):
         for problem in _contradictions(self.model_dump(exclude_none=True)):
             raise PydanticCustomError(CONTRADICTION, "{why}", {"why": problem.message})
         return self
+
+    @property
+    def celery_queues(self) -> tuple[str, ...]:
+        """The queues of a Celery fleet whose messages its workers take, where it has a `source`."""
+        return celery_queues(self.source, getattr(self, "celery", None))
 
     @cached_property
     def turn_seconds(self) -> float:
@@ -315,7 +323,7 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION, "default_factory_not_called"})
         # If a field is invalid, pydantic does not compare fields, so they are compared here.
         problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
         return problems
@@ -330,6 +338,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
     if app is None and command is None and settings.get("runtime") != "external":
         yield SettingProblem((), "give app: module:attribute, or command: [program, argument]")
     yield from _start_contradictions(settings)
+    yield from _source_contradictions(settings)
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):
         yield SettingProblem(("untagged",), "give either tags or untagged, not both")
@@ -367,6 +376,24 @@ def _start_contradictions(settings: Mapping[str, object]) -> Iterator[SettingPro
         why = "only an app is imported and forked, and these workers are a command"
     if why:
         yield SettingProblem(("start",), f"fork: {why}: leave start out")
+
+
+def _source_contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
+    """Yield the problems of a pool's work: it waits in a queue of ours, or at a broker."""
+    queue, source = settings.get("queue"), settings.get("source")
+    is_label = isinstance(queue, str) and queue.startswith(LABEL)
+    if source is None:
+        if not queue:
+            yield SettingProblem(("queue",), "is required: The queue it works on")
+        elif is_label:
+            yield SettingProblem(("queue",), f"{queue}: a name of a source's work: give source, or a queue of ours")
+        return
+    if queue and not is_label:
+        yield SettingProblem(("queue",), f"{queue}: its work waits at the source's broker: leave queue out")
+    if settings.get("tags") is not None or settings.get("untagged"):
+        yield SettingProblem(("tags",), "messages of a broker have no tags: leave this out")
+    if settings.get("app") is not None:
+        yield SettingProblem(("app",), "handlers run by `towline work` take no messages of a broker: give command")
 
 
 def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:
