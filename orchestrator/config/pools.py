@@ -22,7 +22,7 @@ from orchestrator.config.model import (
 )
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
-from orchestrator.config.sources import LABEL, SourceChoice, celery_queues, label_of
+from orchestrator.config.sources import LABEL, CelerySource, SourceChoice, celery_queues, label_of
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
 from queue_core.config.messages import SettingProblem, problems_of
@@ -91,7 +91,8 @@ class PoolSpec(FleetSettingsModel):
 
     name: str = Field(description="The pool's key in the file.")
     source: SourceChoice | None = Field(
-        default=None, description="Where its work waits, when that is no queue of ours: {celery: {broker: redis://...}}."
+        default=None,
+        description="Where its work waits, when that is no queue of ours: {celery: {broker: redis://...}}.",
     )
     queue: str = Field(
         default_factory=lambda known: label_of(known.get("source"), known.get("celery")),
@@ -185,6 +186,13 @@ class PoolSpec(FleetSettingsModel):
         for problem in _contradictions(self.model_dump(exclude_none=True)):
             raise PydanticCustomError(CONTRADICTION, "{why}", {"why": problem.message})
         return self
+
+    @property
+    def celery_source(self) -> CelerySource:
+        """The settings of its Celery source; only for a pool that has one."""
+        if self.source is None:
+            raise ValueError(f"{self.name} has no source")
+        return self.source.celery
 
     @property
     def celery_queues(self) -> tuple[str, ...]:
@@ -323,7 +331,9 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION, "default_factory_not_called"})
+        problems += problems_of(
+            error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION, "default_factory_not_called"}
+        )
         # If a field is invalid, pydantic does not compare fields, so they are compared here.
         problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
         return problems

@@ -49,10 +49,11 @@ class CelerySource(FleetSettingsModel):
         default=None,
         min_length=1,
         max_length=MAX_QUEUES,
-        description="The Celery queues whose messages the workers take; left out: those of the pool's celery, or celery.",
+        description="The Celery queues that the workers take; left out: those of the pool's celery, or celery.",
     )
     broker_transport_options: dict[str, str | int | float | bool | list[int] | None] = Field(
-        default_factory=dict, description="The app's setting of that name, as far as it names keys: global_keyprefix, ..."
+        default_factory=dict,
+        description="The app's setting of that name, as far as it names keys: global_keyprefix, ...",
     )
     management: str | None = Field(
         default=None,

@@ -7,13 +7,14 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
 from tests.support.stores.engines import LOOPBACK, free_port, memory_home
 
+TRIES = 3
 _SCRIPT = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")  # Debian's program on PATH insists on its own user
 _SETTINGS = """\
 listeners.tcp.1 = {host}:{port}
@@ -49,6 +50,19 @@ def rabbitmq(*, management: bool = False) -> Iterator[RabbitNode]:
     epmd, script = shutil.which("epmd"), _script()
     if epmd is None:
         raise EngineUnavailableError("rabbitmq: epmd is absent (Debian: apt-get install rabbitmq-server)")
+    with ExitStack() as stack:
+        for tries_left in range(TRIES - 1, -1, -1):
+            try:
+                node = stack.enter_context(_a_node(epmd, script, management=management))
+                break
+            except EngineUnavailableError:  # another program may have taken one of its ports
+                if not tries_left:
+                    raise
+        yield node
+
+
+@contextmanager
+def _a_node(epmd: str, script: Path, *, management: bool) -> Iterator[RabbitNode]:
     with memory_home("towline-rabbitmq-") as home:
         port, api, mapper, distribution = (free_port() for _ in range(4))
         (home / "rabbitmq.conf").write_text(_SETTINGS.format(host=LOOPBACK, port=port, management=api))
