@@ -110,6 +110,7 @@ class Pool:
     `effective` is the spec with the bounds of the last decision, `conditions` that decision's other conditions.
     `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
     `episode` is that of its tasks' lateness or of a bound that denies it workers.
+    While its queue can't be sampled it `is_stale`, and `stale_why` says why.
     `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
@@ -124,6 +125,7 @@ class Pool:
     conditions: Conditions = DEFAULT_CONDITIONS
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
+    stale_why: str = ""
     grace_seconds: float = LEAVING_GRACE_SECONDS
     last_logged: tuple[object, ...] = ()
     outage: Outage | None = None
@@ -203,7 +205,8 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     spec = pool.effective or pool.spec
     if spec is None:
         return ()
-    states = [describe_pause(spec.queue)] if pool.sample is not None and pool.sample.paused else []
+    states = [f"it can't be sampled, so its size holds: {pool.stale_why}"] if pool.is_stale else []
+    states += [describe_pause(spec.queue)] if pool.sample is not None and pool.sample.paused else []
     if pool.decision is not None:
         states += [note for note in pool.decision.notes if note in pool.conditions.notes]
     held = len(pool.suspected) + len(pool.solo_workers)

@@ -20,8 +20,6 @@ _SETTINGS = """\
 listeners.tcp.1 = {host}:{port}
 management.tcp.ip = {host}
 management.tcp.port = {management}
-management.rates_mode = none
-management_agent.disable_metrics_collector = false
 collect_statistics_interval = 1000
 loopback_users = none
 disk_free_limit.absolute = 10MB
@@ -82,7 +80,7 @@ def _a_node(epmd: str, script: Path, *, management: bool) -> Iterator[RabbitNode
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(home / "plugins"),
             "RABBITMQ_DIST_PORT": str(distribution),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
-            " -kernel inet_dist_use_interface {{127,0,0,1}}",
+            " -kernel inet_dist_use_interface {127,0,0,1}",
         }
         with _port_mapper(epmd, mapper, environment, home):
             command = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), str(script)]

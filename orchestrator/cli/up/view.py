@@ -80,7 +80,7 @@ class UpView:
         try:
             queues = self.connect()
             try:
-                names = dict.fromkeys(spec.queue for spec in self.project.pools.values())
+                names = dict.fromkeys(spec.queue for spec in self.project.pools.values() if spec.source is None)
                 return [queues.queue(name).stats() for name in names]
             finally:
                 queues.close()

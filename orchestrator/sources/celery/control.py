@@ -121,7 +121,7 @@ class FleetControl:
         self._pause = pause
         self._lock = threading.Lock()
         self._connection: Any = None
-        self._mailbox: Any = None
+        self._mailboxes: dict[int, Any] = {}
 
     def ask(
         self,
@@ -148,8 +148,10 @@ class FleetControl:
     def _open(self) -> Any:
         if self._connection is None:
             self._connection = opened(connect(self._url, self._options))
-            self._mailbox = Mailbox(self._namespace, type="fanout", accept=["json"])(self._connection)
-        return self._mailbox
+        thread = threading.get_ident()
+        if thread not in self._mailboxes:  # kombu's has a name per thread, and the reply queue of the first one
+            self._mailboxes[thread] = Mailbox(self._namespace, type="fanout", accept=["json"])(self._connection)
+        return self._mailboxes[thread]
 
     def is_idle(self, node: str, *, wall_seconds: float) -> bool | None:
         """Return whether a node neither runs nor keeps a task that is due soon; None if it does not answer."""
@@ -214,7 +216,7 @@ class FleetControl:
             self._close()
 
     def _close(self) -> None:
-        self._mailbox = None
+        self._mailboxes.clear()
         if self._connection is not None:
             release(self._connection)
             self._connection = None

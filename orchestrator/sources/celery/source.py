@@ -19,6 +19,10 @@ if TYPE_CHECKING:  # a supervisor without such a pool does not load kombu
 
 POLL_SECONDS: Final = 0.25
 """Interval at which the last probes are looked at for an arrival."""
+RETIRING_SECONDS: Final = 1.0
+"""Time that retirements may take of one turn: each waits for answers of its node. The others come in the next turns."""
+TURN_SECONDS: Final = 1.0
+"""Pause between two retirements from which they belong to different turns."""
 SILENT_SECONDS: Final = 30.0
 """Silence after which a node that does not answer is taken to hang, so that it may be ended."""
 
@@ -48,6 +52,8 @@ class CeleryFleets:
         self._watches: dict[Settings, BrokerWatch] = {}
         self._settings: dict[Settings, CelerySource] = {}
         self._pools: dict[str, PoolSpec] = {}
+        self._retired_at = Monotonic(float("-inf"))
+        self._retiring_seconds = 0.0
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
@@ -84,6 +90,18 @@ class CeleryFleets:
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """See `WorkSource.retire`: its consumers are taken away, and then it is looked whether it runs anything."""
+        began_at = self._clock.monotonic()
+        if began_at - self._retired_at > TURN_SECONDS:
+            self._retiring_seconds = 0.0
+        if self._retiring_seconds > RETIRING_SECONDS:
+            return False
+        try:
+            return self._retired(worker, busy)
+        finally:
+            self._retired_at = self._clock.monotonic()
+            self._retiring_seconds += self._retired_at - began_at
+
+    def _retired(self, worker: str, busy: Literal["keep", "finish"]) -> bool:
         found = self._watch_of(worker)
         node = found.node_of(worker) if found is not None else None
         if found is None or node is None or node.is_offline:
