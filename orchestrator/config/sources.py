@@ -106,7 +106,7 @@ class CelerySource(FleetSettingsModel):
 
 
 class SourceChoice(FleetSettingsModel):
-    """Where a pool's work waits, when it is not in a queue of ours."""
+    """The place where a pool's work waits, when that is no queue of ours."""
 
     celery: CelerySource = Field(description="At the broker of a Celery fleet.")
 

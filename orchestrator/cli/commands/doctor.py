@@ -27,8 +27,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
 
-    Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause. The
-    brokers of Celery fleets are read once.
+    Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause.
+    The brokers of Celery fleets are read once.
     The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store

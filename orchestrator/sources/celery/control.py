@@ -92,11 +92,11 @@ class EventListener:
             expires=EVENTS_EXPIRE_SECONDS,
             message_ttl=EVENT_TTL_SECONDS,
         )
-        self._consumer = Consumer(channel, [queue], accept=["json"], no_ack=True, callbacks=[self._heard])
+        self._consumer = Consumer(channel, [queue], accept=["json"], no_ack=True, callbacks=[self._receive])
         self._consumer.consume()
         return True
 
-    def _heard(self, body: object, _message: object) -> None:
+    def _receive(self, body: object, _message: object) -> None:
         for signal in signals_in(body):
             self._on_signal(signal)
 
@@ -123,7 +123,7 @@ class FleetControl:
         self._connection: Any = None
         self._mailboxes: dict[int, Any] = {}
 
-    def ask(
+    def query(
         self,
         nodes: Collection[str],
         command: str,
@@ -156,26 +156,26 @@ class FleetControl:
     def is_idle(self, node: str, *, wall_seconds: float) -> bool | None:
         """Return whether a node neither runs nor keeps a task that is due soon; None if it does not answer."""
         for command in ("active", "reserved"):
-            tasks = active_in(self.ask([node], command).get(node))
+            tasks = active_in(self.query([node], command).get(node))
             if tasks is None:
                 return None
             if tasks:
                 return False
-        etas = etas_in(self.ask([node], "scheduled").get(node)) or ()
+        etas = etas_in(self.query([node], "scheduled").get(node)) or ()
         return not any(eta - wall_seconds < NEAR_ETA_SECONDS for eta in etas)
 
     def etas_of(self, node: str) -> tuple[float, ...]:
         """Return the times of the tasks that a node keeps until then."""
-        return etas_in(self.ask([node], "scheduled").get(node)) or ()
+        return etas_in(self.query([node], "scheduled").get(node)) or ()
 
     def queues_of(self, node: str) -> tuple[str, ...] | None:
         """Return the queues that a node takes tasks from now; None if it does not answer."""
-        return queues_in(self.ask([node], "active_queues").get(node))
+        return queues_in(self.query([node], "active_queues").get(node))
 
     def stop_taking(self, node: str, queues: Sequence[str]) -> bool:
         """Make a node take no more tasks, and return whether it has confirmed that."""
         for queue in queues:
-            self.ask([node], "cancel_consumer", {"queue": queue})
+            self.query([node], "cancel_consumer", {"queue": queue})
         for _ in range(FENCE_POLLS):
             left = self.queues_of(node)
             if left is not None and not left:
@@ -186,7 +186,7 @@ class FleetControl:
     def take_again(self, node: str, queues: Sequence[str]) -> None:
         """Let a node take tasks again."""
         for queue in queues:
-            self.ask([node], "add_consumer", {"queue": queue})
+            self.query([node], "add_consumer", {"queue": queue})
 
     def retire(
         self, node: str, queues: Sequence[str], *, busy: Literal["keep", "finish"], wall_seconds: float

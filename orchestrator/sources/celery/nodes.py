@@ -110,14 +110,14 @@ def _after_report(known: CeleryNode | None, signal: NodeSignal, *, at: Monotonic
     node = known or CeleryNode(signal.node, at, at)
     if not node.has_heartbeats:
         starts = (at,) * min(signal.active, MAX_RUNS)
-        return _told(replace(node, starts=starts, has_heartbeats=True), signal, at=at), []
+        return _reported(replace(node, starts=starts, has_heartbeats=True), signal, at=at), []
     if signal.processed < node.processed or (signal.pid and node.pid and signal.pid != node.pid):
         # A new process under the same name: it began to count again.
         starts = (at,) * min(signal.active, MAX_RUNS)
         fresh = CeleryNode(
             node.node, node.first_at, at, begun=node.begun + signal.processed, starts=starts, queues=node.queues
         )
-        return _told(replace(fresh, has_heartbeats=True), signal, at=at), []
+        return _reported(replace(fresh, has_heartbeats=True), signal, at=at), []
     begun = signal.processed - node.processed
     starts, runs = runs_between(
         node.starts,
@@ -126,13 +126,13 @@ def _after_report(known: CeleryNode | None, signal: NodeSignal, *, at: Monotonic
         before=node.heard_at,
         at=at,
     )
-    after = _told(replace(node, begun=node.begun + begun, starts=starts), signal, at=at)
+    after = _reported(replace(node, begun=node.begun + begun, starts=starts), signal, at=at)
     if node.has_events:
         return after, []
     return after, [TaskRun(node.node, run.began_at, run.ended_at) for run in runs]
 
 
-def _told(node: CeleryNode, signal: NodeSignal, *, at: Monotonic) -> CeleryNode:
+def _reported(node: CeleryNode, signal: NodeSignal, *, at: Monotonic) -> CeleryNode:
     return replace(
         node,
         heard_at=at,

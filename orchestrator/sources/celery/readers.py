@@ -210,7 +210,7 @@ class DeclareReader:
         if self._api is not None:
             # What it adds can be done without: while it is away, ages are estimated.
             with suppress(OSError, ValueError, urllib3.exceptions.HTTPError):
-                return {queue: self._api.told(queue, depth) for queue, depth in depths.items()}
+                return {queue: self._api.completed(queue, depth) for queue, depth in depths.items()}
         return depths
 
     def _ready(self, queue: str) -> int:
@@ -252,7 +252,7 @@ class ManagementApi:
         self._headers = urllib3.make_headers(basic_auth=login)
         self._pool = urllib3.PoolManager(timeout=urllib3.Timeout(API_SECONDS), retries=False)
 
-    def told(self, queue: str, depth: QueueDepth) -> QueueDepth:
+    def completed(self, queue: str, depth: QueueDepth) -> QueueDepth:
         """Return the depth with what the API tells of the queue; unchanged where it has no such queue."""
         answer = self._pool.request("GET", f"{self._base}/{quote(queue, safe='')}", headers=self._headers)
         if answer.status == _NOT_FOUND:

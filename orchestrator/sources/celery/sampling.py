@@ -22,7 +22,7 @@ MAX_UPCOMING: Final = 100
 
 @value
 class QueueDepth:
-    """What a broker tells of one queue.
+    """One queue as its broker shows it.
 
     `ready` messages are in it; about `future` of these have an eta that has not come, and `etas` are the soonest that
     were seen, in seconds since the epoch. `head` is the first message's task, "" if unknown; `head_at` the time in that
@@ -177,7 +177,9 @@ def sample_of(
         running=tuple(running),
         finished=finished,
         first_seen_seconds_ago={name: max(0.0, at - known[name].first_at) for name in workers if name in known},
-        presence={name: presence_of(known[name], at=at) for name in workers if name in known and _tells(known[name])},
+        presence={
+            name: presence_of(known[name], at=at) for name in workers if name in known and _has_presence(known[name])
+        },
         upcoming=tuple(Waiting(place, -seconds) for place, seconds in enumerate(soon, start=1)),
         ages="exact" if meter.head_at is not None else "at least" if meter.curve.is_bound(1) else "about",
     )
@@ -188,6 +190,6 @@ def presence_of(node: CeleryNode, *, at: Monotonic) -> PresentWorker:
     return PresentWorker(node.worker, max(0.0, at - node.heard_at - 2 * HEARTBEAT_SECONDS))
 
 
-def _tells(node: CeleryNode) -> bool:
+def _has_presence(node: CeleryNode) -> bool:
     """Return whether its silence says something: after its goodbye, or without heartbeats, it does not."""
     return node.has_heartbeats and not (node.is_offline or node.is_single)

@@ -182,7 +182,7 @@ class CeleryFleets:
                 watch = self._watch(pool)
                 by_watch.setdefault(id(watch), (watch, []))[1].append(pool.name)
             for watch, names in by_watch.values():
-                watch.keep_asked(names, now=now)
+                watch.keep_watching(names, now=now)
                 found = watch.ready_pool(names)
                 if found is not None:
                     return found

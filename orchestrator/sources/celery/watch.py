@@ -51,7 +51,7 @@ class WatchedPool:
 
     spec: PoolSpec
     workers: frozenset[str]
-    asked_at: Monotonic
+    sampled_at: Monotonic
     meter: PoolMeter = field(default_factory=PoolMeter)
     is_probed: bool = False
 
@@ -84,7 +84,7 @@ class BrokerWatch:
         """`listener` makes what hears events, given what is to be called with each."""
         self._reader = reader
         self.control = control
-        self._listener = listener(self._heard)
+        self._listener = listener(self._receive)
         self._clock = clock
         self._rng = rng
         self._changed = threading.Condition()
@@ -135,7 +135,7 @@ class BrokerWatch:
         known = self._pools.get(spec.name)
         if known is None or known.spec.celery_queues != spec.celery_queues:
             known = self._pools[spec.name] = WatchedPool(spec, frozenset(workers), now)
-        known.spec, known.workers, known.asked_at = spec, frozenset(workers), now
+        known.spec, known.workers, known.sampled_at = spec, frozenset(workers), now
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="celery-broker", daemon=True)
             self._thread.start()
@@ -169,12 +169,12 @@ class BrokerWatch:
         with self._changed:
             return next((name for name in names if name in self._pools and self._pools[name].meter.curve.waiting), None)
 
-    def keep_asked(self, names: Collection[str], *, now: Monotonic) -> None:
+    def keep_watching(self, names: Collection[str], *, now: Monotonic) -> None:
         """Go on probing these pools, though they are not sampled."""
         with self._changed:
             for name in names:
                 if name in self._pools:
-                    self._pools[name].asked_at = now
+                    self._pools[name].sampled_at = now
 
     def fenced(self, worker: str) -> None:
         """Remember that a worker's consumers were taken away on purpose."""
@@ -205,7 +205,7 @@ class BrokerWatch:
     def is_unused(self, *, now: Monotonic) -> bool:
         """Return whether no pool has been sampled for long."""
         with self._changed:
-            return all(now - pool.asked_at > FORGET_SECONDS for pool in self._pools.values())
+            return all(now - pool.sampled_at > FORGET_SECONDS for pool in self._pools.values())
 
     def close(self) -> None:
         """End the thread, and close all connections."""
@@ -240,7 +240,7 @@ class BrokerWatch:
     def _probe(self, now: Monotonic) -> None:
         """Probe the queues of all pools at once, and let each pool learn from it."""
         with self._changed:
-            self._pools = {name: pool for name, pool in self._pools.items() if now - pool.asked_at <= FORGET_SECONDS}
+            self._pools = {name: pool for name, pool in self._pools.items() if now - pool.sampled_at <= FORGET_SECONDS}
             pools = dict(self._pools)
             seconds = PROBE_SECONDS * (1.0 + JITTER * (2.0 * self._rng.random() - 1.0))
             self._probe_at = Monotonic(now + seconds)
@@ -309,7 +309,7 @@ class BrokerWatch:
             return
         self._listen_at = Monotonic(now + PROBE_SECONDS)
 
-    def _heard(self, signal: NodeSignal) -> None:
+    def _receive(self, signal: NodeSignal) -> None:
         at = self._clock.monotonic()
         with self._changed:
             node, runs = after_signal(self._nodes.get(signal.node), signal, at=at)
@@ -339,26 +339,26 @@ class BrokerWatch:
         try:
             if (unheard or takes_all) and now >= self._ping_at:
                 self._ping_at = Monotonic(now + PING_INTERVAL_SECONDS)
-                self._answered("ping", self.control.ask([], "ping", seconds=PING_SECONDS))
+                self._answered("ping", self.control.query([], "ping", seconds=PING_SECONDS))
             unknown = [name for name in live if not nodes[name].queues]
             if live and (unknown or now >= self._queues_at):
                 self._queues_at = Monotonic(now + QUEUES_SECONDS)
-                self._answered("active_queues", self.control.ask(live, "active_queues"))
-                self._answered("stats", self.control.ask(live, "stats"))
+                self._answered("active_queues", self.control.query(live, "active_queues"))
+                self._answered("stats", self.control.query(live, "stats"))
             if live and has_work:
-                self._ask_for_tasks(live, nodes, now)
+                self._query_tasks(live, nodes, now)
         except SourceUnavailableError as error:
             log.info(events.SOURCE_UNAVAILABLE, error=str(error))
 
-    def _ask_for_tasks(self, live: Sequence[str], nodes: Mapping[str, CeleryNode], now: Monotonic) -> None:
+    def _query_tasks(self, live: Sequence[str], nodes: Mapping[str, CeleryNode], now: Monotonic) -> None:
         silent = [name for name in live if not nodes[name].has_heartbeats]
         if silent:
-            self._answered("stats", self.control.ask(silent, "stats"))
-        self._answered("active", self.control.ask(live, "active", {"safe": True}))
-        self._answered("reserved", self.control.ask(live, "reserved"))
+            self._answered("stats", self.control.query(silent, "stats"))
+        self._answered("active", self.control.query(live, "active", {"safe": True}))
+        self._answered("reserved", self.control.query(live, "reserved"))
         if now >= self._scheduled_at:
             self._scheduled_at = Monotonic(now + SCHEDULED_SECONDS)
-            self._answered("scheduled", self.control.ask(live, "scheduled"))
+            self._answered("scheduled", self.control.query(live, "scheduled"))
 
     def _answered(self, command: str, answers: Mapping[str, object]) -> None:
         """Keep what nodes answered."""
