@@ -26,6 +26,8 @@ PROBE_SECONDS: Final = 1.0
 JITTER: Final = 0.2
 INSPECT_SECONDS: Final = 4.0
 """Interval of questions to the nodes while they have work; heartbeats come by themselves."""
+FETCHED_SECONDS: Final = 1.0
+"""The same while tasks have left a queue and no heartbeat has them yet: workers may have fetched them in advance."""
 QUIET_INSPECT_SECONDS: Final = 30.0
 SCHEDULED_SECONDS: Final = 30.0
 """Interval of the question for tasks that nodes keep until their eta: the answer lists them all."""
@@ -96,7 +98,7 @@ class BrokerWatch:
         self._failures = 0
         self._probed_at = _AT_ONCE
         self._probe_at = _AT_ONCE
-        self._inspect_at = _AT_ONCE
+        self._inspected_at = _AT_ONCE
         self._scheduled_at = _AT_ONCE
         self._queues_at = _AT_ONCE
         self._ping_at = _AT_ONCE
@@ -225,7 +227,7 @@ class BrokerWatch:
             if self._failure:
                 self._sleep(self._probe_at - self._clock.monotonic())
                 continue
-            if self._clock.monotonic() >= self._inspect_at:
+            if self._clock.monotonic() >= self._next_inspection():
                 self._inspect()
             self._listen()
         self._listener.close()
@@ -316,11 +318,23 @@ class BrokerWatch:
             is_new = signal.node not in self._nodes
             self._nodes[signal.node] = node
             if is_new:
-                self._inspect_at = _AT_ONCE
+                self._inspected_at = _AT_ONCE
             if runs:
                 for pool in self._pools.values():
                     if signal.node in pool.nodes({signal.node: node}):
                         pool.meter.ended(runs)
+
+    def _has_work(self) -> bool:
+        is_waiting = any(pool.meter.curve.waiting or pool.meter.curve.unconfirmed for pool in self._pools.values())
+        return is_waiting or any(node.active or node.reserved for node in self._nodes.values())
+
+    def _next_inspection(self) -> Monotonic:
+        """Return when to query the nodes next: soon after tasks left a queue that no node has begun yet."""
+        with self._changed:
+            seconds = INSPECT_SECONDS if self._has_work() else QUIET_INSPECT_SECONDS
+            if any(pool.meter.curve.unconfirmed for pool in self._pools.values()):
+                seconds = FETCHED_SECONDS
+            return Monotonic(self._inspected_at + seconds)
 
     def _inspect(self) -> None:
         """Ask the nodes that count what they run and keep; seldom while there is nothing to do."""
@@ -330,10 +344,8 @@ class BrokerWatch:
             takes_all = any(takes_others(pool.spec) for pool in self._pools.values())
             nodes = {name: node for name, node in self._nodes.items() if name in counted or takes_all}
             workers = {worker for pool in self._pools.values() for worker in pool.workers}
-            has_work = any(pool.meter.curve.waiting for pool in self._pools.values()) or any(
-                node.active or node.reserved for node in nodes.values()
-            )
-            self._inspect_at = Monotonic(now + (INSPECT_SECONDS if has_work else QUIET_INSPECT_SECONDS))
+            has_work = self._has_work()
+            self._inspected_at = now
         live = [name for name, node in nodes.items() if not node.is_offline]
         unheard = workers - {node.worker for node in nodes.values()}
         try:

@@ -175,7 +175,7 @@ def test_decisions_from_estimates_are_about_as_good_as_from_the_truth() -> None:
     slos_off = []
     for number in WORLDS:
         world = a_world(number)
-        for kind in late:
+        for kind in (PolicyScaler, EstimatingScaler):
             spec = a_pool("towline", most=world.most, slo=world.slo_seconds)
             scaler = kind(spec, cores=CORES)
             result = simulate(world.workload, world.world, scaler, slo_seconds=spec.slo)
