@@ -38,7 +38,7 @@ def nap(number, seconds, added):
 
 @dataclass(frozen=True, slots=True)
 class TaskLine:
-    """A line of a task: `word` is begin or end, `seconds` are since it was added; `pid` is the worker's main process."""
+    """A line of a task: `word` is begin or end, `seconds` are since it was added; `pid` is of its worker."""
 
     word: str
     number: int

@@ -93,7 +93,7 @@ def test_the_same_head_for_long_is_a_bound_and_a_time_in_it_is_exact() -> None:
     assert ages[0] == 30.0
     assert ages[1] < 10.0
     exact = waiting_of(curve, at=Monotonic(10.0), head_seconds=2.0, is_head_exact=True)
-    assert [one.age_seconds for one in exact][0] == 2.0
+    assert exact[0].age_seconds == 2.0
     assert max(one.age_seconds for one in exact) == 2.0
 
 
