@@ -1,7 +1,7 @@
 """Fleets that exist, sized without being changed: `python -m tests.celery.fleets`, or with `redis` or `rabbitmq`.
 
-The same recorded crowd at each broker, under `towline up` with `source: celery`: how many tasks are late, whether any is
-lost, whether the fleet goes from nothing to nothing, and whether a worker was signalled while it ran a task.
+The same recorded crowd at each broker, under `towline up` with `source: celery`: how many tasks are late, whether any
+is lost, whether the fleet goes from nothing to nothing, and whether a worker was signalled while it ran a task.
 """
 
 import json
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from orchestrator.clock import SystemMonotonicClock
 from tests.support.eventually import eventually
 from tests.support.fleet.celery_program import CeleryProgram, TaskLine
 from tests.support.rabbitmq import rabbitmq
@@ -23,6 +24,7 @@ from tests.support.stores.engines import free_port, redis
 if TYPE_CHECKING:
     from tests.celery.claims import Claim, Conditions, Figure
 
+CLOCK: Final = SystemMonotonicClock()
 BROKERS: Final = ("redis", "rabbitmq")
 CROWD: Final = (1, 2, 4, 8, 14, 18, 16, 12, 8, 9, 12, 7, 4, 2, 1, 1)
 """Tasks of each three seconds of a recorded crowd."""
@@ -58,7 +60,7 @@ class CrowdFigure:
     def line(self) -> str:
         """The figure in a line."""
         return (
-            f"{self.broker}: {self.late} of {self.tasks} late (worst {self.worst_seconds:.1f} s of {SLO_SECONDS:.0f} s), "
+            f"{self.broker}: {self.late} of {self.tasks} late (worst {self.worst_seconds:.1f} s of {SLO_SECONDS:.0f}), "
             f"{self.lost} lost, {self.twice} twice, 0 -> {self.peak} -> {self.left}, "
             f"{self.busy_signalled} signalled while busy"
         )
@@ -128,11 +130,11 @@ class FleetSite:
 
     def run(self, crowd: Sequence[int]) -> list[CrowdFigure]:
         """Send a crowd to every broker, wait until all is done and all workers have gone, and return what was seen."""
-        number, begun = 0, time.time()
+        number, begun = 0, CLOCK.wall_seconds()
         for step, count in enumerate(crowd):
-            time.sleep(max(0.0, begun + step * STEP_SECONDS - time.time()))
+            time.sleep(max(0.0, begun + step * STEP_SECONDS - CLOCK.wall_seconds()))
             for program in self._programs.values():
-                program.send(range(number, number + count), seconds=TASK_SECONDS, added=time.time())
+                program.send(range(number, number + count), seconds=TASK_SECONDS, added=CLOCK.wall_seconds())
             number += count
         found = []
         for name, program in self._programs.items():
@@ -202,7 +204,8 @@ def main(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="towline-fleets-") as path:
         for figure in crowds(arguments or BROKERS, Path(path)):
             is_met = is_met and figure.is_met
-            print(("met    " if figure.is_met else "SHORT  ") + figure.line, flush=True)
+            sys.stdout.write(("met    " if figure.is_met else "SHORT  ") + figure.line + "\n")
+            sys.stdout.flush()
     return 0 if is_met else 1
 
 

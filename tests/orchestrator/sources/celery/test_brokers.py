@@ -79,7 +79,7 @@ def is_there(url: str, queue: str) -> bool:
 
 
 def send(program: CeleryProgram, count: int, *, seconds: float = 0.0, queue: str = "celery", **options: object) -> None:
-    program.send(range(count), seconds=seconds, added=time.time(), queue=queue, **options)
+    program.send(range(count), seconds=seconds, added=CLOCK.wall_seconds(), queue=queue, **options)
 
 
 def test_depths_are_read_and_no_queue_is_made(broker: str, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_redis_shows_etas_and_the_first_task_and_is_left_as_it_was(redis_url: st
     program = CeleryProgram(tmp_path, redis_url)
     send(program, 300, queue="etas", countdown=3600)
     client = driver.Redis.from_url(redis_url)
-    before = {key: client.type(key) for key in client.keys()}
+    before = {key: client.type(key) for key in client.scan_iter()}
     reader = reader_of(redis_url, {})
     found = reader.read(["etas"], wall_seconds=CLOCK.wall_seconds())["etas"]
     assert (found.ready, found.future, found.due) == (300, 300, 0)
@@ -121,7 +121,7 @@ def test_redis_shows_etas_and_the_first_task_and_is_left_as_it_was(redis_url: st
     assert 0 < found.due <= 400
     assert len(found.head) == 36
     reader.close()
-    assert {key: client.type(key) for key in client.keys()} == before
+    assert {key: client.type(key) for key in client.scan_iter()} == before
     client.close()
 
 
@@ -193,12 +193,8 @@ def test_rabbitmqs_api_adds_what_workers_hold(rabbit: RabbitNode, tmp_path: Path
         holder = queue(connection.channel())
         assert holder.get() is not None
         reader = reader_of(rabbit.url, {}, management=rabbit.management_url)
-        found = eventually(
-            lambda: (lambda one: one if one.unacked else None)(
-                reader.read(["held", "absent"], wall_seconds=0.0)["held"]
-            ),
-            seconds=LONG_SECONDS,
-        )
+        eventually(lambda: reader.read(["held", "absent"], wall_seconds=0.0)["held"].unacked, seconds=LONG_SECONDS)
+        found = reader.read(["held"], wall_seconds=0.0)["held"]
         assert (found.ready, found.unacked) == (2, 1)
         reader.close()
     away = reader_of(rabbit.url, {}, management=f"http://guest:guest@127.0.0.1:{free_port()}")
@@ -238,9 +234,8 @@ def test_tasks_of_a_dead_worker_are_put_back_where_that_is_asked_for(
     notice = death_notice(NODE_NAME, Cause.SIGNALLED, "killed", ending="killed", is_on_this_host=True)
     (released,) = fleets.release_held_by(NODE_NAME, notice)
     assert released.queue == "celery:celery"
-    found = eventually(
-        lambda: (lambda one: one if one.ready else None)(fleets.sample(pool, workers=(), now=CLOCK.monotonic())),
-        seconds=LONG_SECONDS,
-    )
+    left: Callable[[], QueueSample] = lambda: fleets.sample(pool, workers=(), now=CLOCK.monotonic())  # noqa: E731
+    eventually(lambda: left().ready, seconds=LONG_SECONDS)
+    found = left()
     assert (found.ready, found.in_flight) == (1, 0)
     assert fleets.release_held_by(NODE_NAME, notice) == ()
