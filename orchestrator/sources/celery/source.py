@@ -113,6 +113,8 @@ class CeleryFleets:
         wall_seconds = self._clock.wall_seconds()
         found.fenced(worker)
         outcome = found.control.retire(node.node, queues, busy=busy, wall_seconds=wall_seconds)
+        if outcome == "busy":
+            found.unfenced(worker)
         if outcome == "free":
             etas = tuple(eta for eta in found.control.etas_of(node.node) if eta > wall_seconds)
             if etas:

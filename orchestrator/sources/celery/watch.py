@@ -179,9 +179,14 @@ class BrokerWatch:
                     self._pools[name].sampled_at = now
 
     def fenced(self, worker: str) -> None:
-        """Remember that a worker's consumers were taken away on purpose."""
+        """Remember that a worker's consumers are taken away on purpose."""
         with self._changed:
             self._fenced.add(worker)
+
+    def unfenced(self, worker: str) -> None:
+        """Forget that: the worker stays."""
+        with self._changed:
+            self._fenced.discard(worker)
 
     def deferred(self, worker: str, etas: tuple[float, ...]) -> None:
         """Remember the times of tasks that go back into their queues with a worker that ends.
@@ -355,12 +360,26 @@ class BrokerWatch:
             unknown = [name for name in live if not nodes[name].queues]
             if live and (unknown or now >= self._queues_at):
                 self._queues_at = Monotonic(now + QUEUES_SECONDS)
-                self._answered("active_queues", self.control.query(live, "active_queues"))
+                answers = self.control.query(live, "active_queues")
+                self._answered("active_queues", answers)
+                self._take_again([name for name, answer in answers.items() if queues_in(answer) == ()])
                 self._answered("stats", self.control.query(live, "stats"))
             if live and has_work:
                 self._query_tasks(live, nodes, now)
         except SourceUnavailableError as error:
             log.info(events.SOURCE_UNAVAILABLE, error=str(error))
+
+    def _take_again(self, nodes: Sequence[str]) -> None:
+        """Let workers take tasks again that an earlier supervisor fenced and did not end."""
+        with self._changed:
+            left = {
+                name: pool.spec.celery_queues
+                for pool in self._pools.values()
+                for name, worker in pool.nodes(self._nodes).items()
+                if name in nodes and worker in pool.workers and worker not in self._fenced
+            }
+        for name, queues in left.items():
+            self.control.take_again(name, queues)
 
     def _query_tasks(self, live: Sequence[str], nodes: Mapping[str, CeleryNode], now: Monotonic) -> None:
         silent = [name for name in live if not nodes[name].has_heartbeats]
