@@ -339,6 +339,9 @@ class BrokerWatch:
             seconds = INSPECT_SECONDS if self._has_work() else QUIET_INSPECT_SECONDS
             if any(pool.meter.curve.unconfirmed for pool in self._pools.values()):
                 seconds = FETCHED_SECONDS
+            known = {node.worker for node in self._nodes.values()}
+            if any(not pool.workers <= known for pool in self._pools.values()):
+                seconds = min(seconds, PING_INTERVAL_SECONDS)
             return Monotonic(self._inspected_at + seconds)
 
     def _inspect(self) -> None:
