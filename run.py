@@ -42,6 +42,7 @@ SERVICES = {
     "strace": ("strace", "crash tests at a chosen write or fsync"),
     "initdb": ("postgresql", "the PostgreSQL store"),
     "redis-server": ("redis-server", "the Redis store"),
+    "rabbitmqctl": ("rabbitmq-server", "Celery fleets on RabbitMQ"),
     "ip": ("iproute2", "servers in network namespaces"),
     "dockerd": ("docker.io", "fleets of containers"),
     "docker-compose": ("docker-compose", "the stack of deploy/compose.yaml"),

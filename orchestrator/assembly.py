@@ -1,11 +1,14 @@
 """Build a supervisor from its settings: its work source, its runtimes and its state directory."""
 
 import os
+import random
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import unreachable_notice
 from orchestrator.runtime import Runtime
@@ -15,6 +18,8 @@ from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.settings_file import Project, state_of
 from orchestrator.source import WorkSource
+from orchestrator.sources.by_pool import PoolSources
+from orchestrator.sources.celery.source import CeleryFleets
 from orchestrator.sources.pull_queue import QueueSource, ServersPresence
 from orchestrator.sources.schedules import ScheduleTicks
 from orchestrator.state.directory import StateDir
@@ -71,7 +76,12 @@ def open_supervisor(
         presence = _presence(url, token, stack)
         elsewhere = presence.all if presence.several else None
         ticks = ScheduleTicks(queues, file=[schedule_json(one) for one in project.schedules])
-        source = QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere, ticks=ticks.upcoming)
+        fleets = celery_fleets()
+        stack.callback(fleets.close)
+        source = PoolSources(
+            QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere, ticks=ticks.upcoming),
+            fleets,
+        )
         runtime = _runtime(project, files, source=source, url=url)
         stack.callback(runtime.close)
         yield Supervisor(
@@ -89,6 +99,16 @@ def open_supervisor(
             terminal=terminal,
             ticks=ticks,
         )
+
+
+def celery_fleets() -> CeleryFleets:
+    """Return the source of pools with a Celery source. It connects to a broker when a pool of it is first sampled."""
+    return CeleryFleets(
+        environment=os.environ,
+        clock=SystemMonotonicClock(),
+        pause=time.sleep,
+        rng=random.Random(),  # noqa: S311  it spreads probes
+    )
 
 
 def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> CompositeRuntime:

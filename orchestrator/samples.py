@@ -9,6 +9,8 @@ from orchestrator.values import value
 from queue_core.process.wording import describe_held
 
 Outcome = Literal["deleted", "released", "expired", "died"]
+Ages = Literal["exact", "about", "at least"]
+"""How the waits of a sample are known: as the queue tells them, estimated, or no more than a lower bound of them."""
 
 
 @value
@@ -124,7 +126,8 @@ class QueueSample:
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
     `cursor` is where the source's finished leases go on after this sample. `ready` tasks can be leased now; `held` are
     those that limits of the queue or of their tags keep from it, by the settings that `held_by` names, and waits count
-    from when a task could be leased. `held_by_rate`: time alone will let more of them be leased.
+    from when a task could be leased. `held_by_rate`: time alone will let more of them be leased. `ages`: how the waits
+    are known; a source whose messages carry no time estimates them.
     """
 
     at: Monotonic
@@ -144,6 +147,7 @@ class QueueSample:
     held: int = 0
     held_by: str = ""
     held_by_rate: bool = False
+    ages: Ages = "exact"
 
     def describe_held(self) -> str:
         """Return a sentence on what limits hold back."""

@@ -308,7 +308,7 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(("pools", name, "runtime"), found))
         for place, why in near_misses(pool.command, pool.env):
             notes.append(document.line_about(("pools", name, *place), why))
-        if pool.celery is not None:
+        if pool.celery is not None or pool.source is not None:
             continue
         lease = queue_file.queues[pool.queue].lease
         if pool.grace > lease:

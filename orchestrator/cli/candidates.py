@@ -153,7 +153,7 @@ def world_of(
         notes.append(f"start-up as the supervisor measured it, {counted(times, 'time')}")
     else:
         notes.append("start-up is a guess: give --startup, or let a supervisor run first")
-    if first.project is not None:
+    if first.project is not None and first.spec.source is None:
         queue = first.project.queue_file.queues[first.spec.queue]
         world = replace(
             world,

@@ -33,7 +33,7 @@ def pool_row(pool: PoolFigures) -> tuple[object, ...]:
         pool.busy,
         pool.ready,
         pool.in_flight,
-        shown_seconds(pool.oldest_seconds) if pool.ready else "-",
+        pool.oldest if pool.ready else "-",
         shown_setting(pool.slo_seconds) if pool.slo_seconds else "",
         "-" if pool.p99_over_slo is None else f"{pool.p99_over_slo:.2f}",
         pool.rule,

@@ -107,7 +107,7 @@ def derived_from(settings: Mapping[str, object]) -> Mapping[str, object]:
     first = queues[0] if isinstance(queues, list | tuple) and queues else None
     namespace = celery.get("namespace", "")
     derived = dict(settings)
-    if "queue" not in settings:
+    if "queue" not in settings and settings.get("source") is None:
         is_named = isinstance(first, str) and bool(first) and isinstance(namespace, str)
         derived["queue"] = store_name(str(first), namespace=str(namespace)) if is_named else "celery"
     concurrency = celery.get("concurrency", 1)
@@ -144,7 +144,11 @@ def _queue_problems(settings: Mapping[str, object], celery: Mapping[str, object]
     names = [queue for queue in queues if isinstance(queue, str) and queue]
     if len(set(names)) < len(names):
         yield SettingProblem(("celery", "queues"), "a queue is given twice")
-    if names and settings.get("queue") not in (None, store_name(names[0], namespace=namespace)):
+    if (
+        names
+        and settings.get("source") is None
+        and settings.get("queue") not in (None, store_name(names[0], namespace=namespace))
+    ):
         yield SettingProblem(("queue",), "its queues are those of celery: write celery.queues, and leave this out")
 
 

@@ -29,6 +29,7 @@ from orchestrator.config.model import (
 )
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
+from orchestrator.config.sources import LABEL, CelerySource, SourceChoice, celery_queues, label_of
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
@@ -98,10 +99,18 @@ class PoolSpec(FleetSettingsModel):
     """The settings of one pool: its work, its workers, and how long work may wait. `name` is its key in the file."""
 
     name: str = Field(description="The pool's key in the file.")
+    source: SourceChoice | None = Field(
+        default=None,
+        description="Where its work waits, when that is no queue of ours: {celery: {broker: redis://...}}.",
+    )
+    celery: CelerySettings | None = Field(
+        default=None,
+        examples=[{"app": "proj", "queues": ["default", "images"], "concurrency": 4}],
+        description="Workers of Celery's; queue and concurrency follow from it, and are left out.",
+    )
     queue: str = Field(
-        min_length=1,
-        max_length=100,
-        pattern=r"^[A-Za-z0-9-]+$",
+        default_factory=lambda known: label_of(known.get("source"), known.get("celery")),
+        pattern=rf"^([A-Za-z0-9-]{{1,100}}|{LABEL}.+)$",
         examples=["thumbs"],
         description="The queue it works on.",
     )
@@ -124,11 +133,6 @@ class PoolSpec(FleetSettingsModel):
         default=None,
         min_length=1,
         description="Any other worker program, as a list; {worker} and {pool} are replaced.",
-    )
-    celery: CelerySettings | None = Field(
-        default=None,
-        examples=[{"app": "proj", "queues": ["default", "images"], "concurrency": 4}],
-        description="Workers of Celery's; queue and concurrency follow from it, and are left out.",
     )
     runtime: RuntimeChoice = Field(default=PROCESS, description="What runs a worker.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
@@ -202,6 +206,18 @@ class PoolSpec(FleetSettingsModel):
             raise PydanticCustomError(CONTRADICTION, "{why}", {"why": problem.message})
         return self
 
+    @property
+    def celery_source(self) -> CelerySource:
+        """The settings of its Celery source; only for a pool that has one."""
+        if self.source is None:
+            raise ValueError(f"{self.name} has no source")
+        return self.source.celery
+
+    @property
+    def celery_queues(self) -> tuple[str, ...]:
+        """The queues of a Celery fleet whose messages its workers take, where it has a `source`."""
+        return celery_queues(self.source, self.celery)
+
     @cached_property
     def turn_seconds(self) -> float:
         """The interval between the pool's decisions: a tenth of its slo, in [1, 5] s."""
@@ -210,7 +226,7 @@ class PoolSpec(FleetSettingsModel):
     @cached_property
     def queues(self) -> tuple[str, ...]:
         """The queues of the store that it works on: several only if its workers are Celery's."""
-        return (self.queue,) if self.celery is None else self.celery.store_names
+        return (self.queue,) if self.celery is None or self.source is not None else self.celery.store_names
 
     @property
     def further_stops(self) -> tuple[StopStep, ...]:
@@ -233,7 +249,7 @@ class PoolSpec(FleetSettingsModel):
     @property
     def has_foreign_broker(self) -> bool:
         """Return whether its workers use a broker other than Towline."""
-        return getattr(self, "source", None) is not None
+        return self.source is not None
 
     @property
     def runtime_kind(self) -> RuntimeKind:
@@ -364,7 +380,9 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
     try:
         pool = PoolSpec.model_validate({**settings, "name": name})
     except ValidationError as error:
-        problems += problems_of(error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION})
+        problems += problems_of(
+            error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION, "default_factory_not_called"}
+        )
         # If a field is invalid, pydantic does not compare fields, so they are compared here.
         problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
         return problems
@@ -380,6 +398,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
         yield SettingProblem((), "give app: module:attribute, or command: [program, argument], or celery: {app: proj}")
     yield from celery_contradictions(settings)
     yield from _start_contradictions(settings)
+    yield from _source_contradictions(settings)
     tags = settings.get("tags")
     if tags is not None and settings.get("untagged"):
         yield SettingProblem(("untagged",), "give either tags or untagged, not both")
@@ -419,6 +438,24 @@ def _start_contradictions(settings: Mapping[str, object]) -> Iterator[SettingPro
         why = "only an app of Towline's is imported and forked, and these workers are Celery's"
     if why:
         yield SettingProblem(("start",), f"fork: {why}: leave start out")
+
+
+def _source_contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
+    """Yield the problems of a pool's work: it waits in a queue of ours, or at a broker."""
+    queue, source = settings.get("queue"), settings.get("source")
+    is_label = isinstance(queue, str) and queue.startswith(LABEL)
+    if source is None:
+        if not queue:
+            yield SettingProblem(("queue",), "is required: The queue it works on")
+        elif is_label:
+            yield SettingProblem(("queue",), f"{queue}: a name of a source's work: give source, or a queue of ours")
+        return
+    if queue and not is_label:
+        yield SettingProblem(("queue",), f"{queue}: its work waits at the source's broker: leave queue out")
+    if settings.get("tags") is not None or settings.get("untagged"):
+        yield SettingProblem(("tags",), "messages of a broker have no tags: leave this out")
+    if settings.get("app") is not None:
+        yield SettingProblem(("app",), "handlers run by `towline work` take no messages of a broker: give command")
 
 
 def _window_contradictions(schedule: object, low: int, high: int) -> Iterator[SettingProblem]:

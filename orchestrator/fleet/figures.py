@@ -16,6 +16,7 @@ from orchestrator.json_fields import (
     text_in,
 )
 from orchestrator.values import value
+from queue_core.process.wording import shown_seconds
 
 DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"
 _SHOWN_STATES: Final = {"draining": "finishing"}
@@ -38,6 +39,7 @@ class PoolFigures:
     `done` counts the tasks deleted since its queue was made; None where the queue was not asked. `p99_over_slo` is None
     without leases in the last hour. `limited_by` has the guards that hold its size back, `notes` the overrides
     in force, `states` the same as sentences, with the way out of them; `concern` says what is wrong with it, or "".
+    `ages`: how waits are known (`samples.Ages`).
     """
 
     pool: str
@@ -62,6 +64,13 @@ class PoolFigures:
     concern_kinds: tuple[str, ...] = ()
     concern: str = ""
     states: tuple[str, ...] = ()
+    ages: str = "exact"
+
+    @property
+    def oldest(self) -> str:
+        """The wait of the oldest ready task as people read it: `~` for an estimate, `+` after a lower bound."""
+        shown = shown_seconds(self.oldest_seconds)
+        return {"about": f"~{shown}", "at least": f"{shown}+"}.get(self.ages, shown)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -179,6 +188,7 @@ def _pool(name: str, pool: Json, busy: int) -> PoolFigures:
         notes=(*_texts(decision, "notes"), *_suspected(count_in(pool, "suspects"))),
         concern_kinds=_texts(concern, "kinds"),
         concern=text_in(concern, "why"),
+        ages=text_in(sample, "ages") or "exact",
         states=_states(pool, text_in(settings, "queue"), is_paused=sample.get("paused") is True),
     )
 

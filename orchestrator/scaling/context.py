@@ -86,11 +86,14 @@ class DecisionContext:
 
     def describe_late(self) -> str:
         """Describe the late tasks, of which there are some: "1 task waits 29 s longer than its slo of 5 s"."""
-        late, slo_seconds = self.late, self.pace.slo_seconds
+        late, slo_seconds, ages = self.late, self.pace.slo_seconds, self.facts.sample.ages
         beyond, slo = shown_seconds(self.oldest_seconds - slo_seconds), shown_setting(slo_seconds)
+        known = "" if ages == "exact" else f"{ages} "
+        source = "" if ages == "exact" else " (estimated: the messages carry no time)"
         if late == 1:
-            return f"1 task waits {beyond} longer than its slo of {slo}"
-        return f"{counted(late, 'task')} wait up to {beyond} longer than their slo of {slo}"
+            return f"1 task waits {known}{beyond} longer than its slo of {slo}{source}"
+        most = "up to " if ages == "exact" else known
+        return f"{counted(late, 'task')} wait {most}{beyond} longer than their slo of {slo}{source}"
 
     def describe_workers(self) -> str:
         """Describe what the pool's workers are doing: "all 2 workers are busy"."""

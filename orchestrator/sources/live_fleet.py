@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
+from orchestrator.config.sources import LABEL
 from orchestrator.fleet.workers import NOT_COUNTED
 from orchestrator.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
@@ -50,7 +51,7 @@ def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
     for name, pool in mapping_of(snapshot.get("pools")).items():
         settings = mapping_of(mapping_of(pool).get("settings"))
         queue = settings.get("queue")
-        if isinstance(queue, str):
+        if isinstance(queue, str) and not queue.startswith(LABEL):
             by_queue.setdefault(queue, []).append(PoolTags(name, queue, _tags(settings.get("tags"))))
     narrowed = {queue: pools for queue, pools in by_queue.items() if all(pool.tags != ANY for pool in pools)}
     if len(narrowed) > MAX_UNSERVED_QUEUES:
@@ -113,7 +114,9 @@ def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQ
     for name, pool in mapping_of(snapshot.get("pools")).items():
         settings, sample = mapping_of(mapping_of(pool).get("settings")), mapping_of(mapping_of(pool).get("sample"))
         queue, cursor = settings.get("queue"), sample.get("cursor")
-        if isinstance(queue, str) and not _has_several(settings):  # of several, the supervisor's last turn is shown
+        if not isinstance(queue, str) or queue.startswith(LABEL):
+            continue
+        if not _has_several(settings):  # of several, the supervisor's last turn is shown
             after = cursor if isinstance(cursor, int) else NO_FINISHED
             names = tuple(str(worker.get("worker")) for worker in workers.get(name, ()))
             yield name, ObservationQuery(queue, _tags(settings.get("tags")), after, names)

@@ -112,6 +112,7 @@ class Pool:
     `outage` is set while its runtime is unavailable; `last_failure` is its last failed worker or start.
     `episode` is that of its tasks' lateness or of a bound that denies it workers.
     `grace_seconds` and `leaving_stops` are those of the settings that it has left.
+    While its queue can't be sampled it `is_stale`, and `stale_why` says why.
     `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
@@ -126,6 +127,7 @@ class Pool:
     conditions: Conditions = DEFAULT_CONDITIONS
     due_at: Monotonic = AT_ONCE
     is_stale: bool = False
+    stale_why: str = ""
     grace_seconds: float = LEAVING_GRACE_SECONDS
     leaving_stops: tuple[StopStep, ...] = ()
     last_logged: tuple[object, ...] = ()
@@ -211,8 +213,9 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     spec = pool.effective or pool.spec
     if spec is None:
         return ()
+    states = [f"it can't be sampled, so its size holds: {pool.stale_why}"] if pool.is_stale else []
     is_paused = pool.sample is not None and pool.sample.paused
-    states = [describe_pause(queue) for queue in spec.queues] if is_paused else []
+    states += [describe_pause(queue) for queue in spec.queues] if is_paused else []
     if pool.decision is not None:
         states += [note for note in pool.decision.notes if note in pool.conditions.notes]
     held = len(pool.suspected) + len(pool.solo_workers)

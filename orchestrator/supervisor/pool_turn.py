@@ -163,7 +163,7 @@ class PoolTurn:
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
-            pool.is_stale = True
+            pool.is_stale, pool.stale_why = True, str(error)
             return
         if pool.is_stale:
             log.info(events.SOURCE_RECOVERED, pool=pool.name)

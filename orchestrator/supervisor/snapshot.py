@@ -285,6 +285,7 @@ def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:
         "dead": sample.dead,
         "paused": sample.paused,
         "oldest_seconds": round(sample.oldest_seconds, 3),
+        "ages": sample.ages,
         "cursor": sample.cursor,
     }
 

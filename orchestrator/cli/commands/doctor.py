@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from orchestrator.cli.broker_findings import broker_findings
 from orchestrator.cli.commands.doctor_checks import Finding, findings
 from orchestrator.cli.engine_findings import engine_findings
 from orchestrator.cli.project_file import load_project
@@ -27,6 +28,7 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
 
     Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause.
+    The brokers of Celery fleets are read once.
     The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
@@ -40,6 +42,7 @@ def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
         first,
         findings(project, file=file),
         schedule_findings(project, file),
+        broker_findings(project),
         engine_findings(project),
         _of_last_day(project),
     ):

@@ -1,10 +1,12 @@
 """`towline plan`: sample, learn, decide and plan as one turn would, print the result and execute nothing."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+from orchestrator.assembly import celery_fleets
 from orchestrator.cli.live_fleet import Json
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
@@ -23,6 +25,7 @@ from orchestrator.scaling.sharing import SharingPool, helper, order_of, sharers
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.settings_file import state_of
 from orchestrator.source import SampleQuery
+from orchestrator.sources.by_pool import PoolSources
 from orchestrator.sources.pull_queue import QueueSource, tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
@@ -53,10 +56,14 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     for trouble in tracker.take_errors():
         print_info(trouble)
     sampled: dict[str, SharingPool] = {}
-    with opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target):
+    with (
+        ExitStack() as stack,
+        opened(makes_queues=False, url=None, store=None, token_file=None, file=file) as (queues, target),
+    ):
         there = {spec.name for spec in queues.queues()}
         missing = [name for name in project.queue_file.queues if name not in there]
-        source, fleets = QueueSource(queues), _fleets(project.pools, files, clock)
+        brokers = stack.enter_context(closing(celery_fleets()))
+        source, fleets = PoolSources(QueueSource(queues), brokers), _fleets(project.pools, files, clock)
         states = {name: _state_of(learned.get(name)) for name in project.pools}
         queries = [
             SampleQuery(
@@ -79,7 +86,8 @@ def plan(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
                 elif isinstance(sample, SourceUnavailableError):
                     raise sample
             except SourceUnavailableError as error:
-                raise CommandError(str(error), code=exits.UNAVAILABLE, where=target.shown) from error
+                where = target.shown if pool.source is None else f"the broker of pool {name}"
+                raise CommandError(str(error), code=exits.UNAVAILABLE, where=where) from error
             sampled[name] = SharingPool(pool, observe(fleets[name], sample), sample, states[name])
         unserved = _unserved(queues, [pool for pool in project.pools.values() if not there.isdisjoint(pool.queues)])
     decided = _decide_in_order(sampled, clock, tracker)

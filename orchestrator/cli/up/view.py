@@ -80,7 +80,8 @@ class UpView:
         try:
             queues = self.connect()
             try:
-                names = dict.fromkeys(name for spec in self.project.pools.values() for name in spec.queues)
+                pools = [spec for spec in self.project.pools.values() if spec.source is None]
+                names = dict.fromkeys(name for spec in pools for name in spec.queues)
                 return [queues.queue(name).stats() for name in names]
             finally:
                 queues.close()

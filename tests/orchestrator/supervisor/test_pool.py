@@ -210,6 +210,9 @@ def test_a_state_that_a_pool_was_put_into_is_a_sentence() -> None:
     pool = a_troubled_pool(paused=True)
     assert pool.decision is not None
     assert states_of(a_running_pool()) == ()
+    silent = a_running_pool()
+    silent.is_stale, silent.stale_why = True, "the broker is away"
+    assert states_of(silent) == ("it can't be sampled, so its size holds: the broker is away",)
     pool.conditions = replace(pool.conditions, notes=("changes of size are paused",))
     pool.decision = replace(pool.decision, notes=("changes of size are paused", "counts 6 places of pool b"))
     pool.suspected = (IsolatedTask(SuspectedTask("thumbs", "p", None, 0.5, 2, 5), "7.99", NOW, Monotonic(NOW + 120)),)
