@@ -12,7 +12,7 @@ from kombu.exceptions import ChannelError
 from queue_core.clock import Clock
 from queue_core.config.store_urls import masked
 from queue_core.kombu.bridge.message import BridgedMessage, from_parts
-from queue_core.kombu.bridge.source import MissingSourceQueueError
+from queue_core.kombu.bridge.source import TRY_ONCE, MissingSourceQueueError
 
 HEARTBEAT_SECONDS: Final = 30
 NOT_FOUND: Final = 404
@@ -46,7 +46,7 @@ class BridgeConsumer:
         """See `BridgeSource`."""
         self.close()
         self._connection = self._made()
-        self._connection.connect()
+        self._connection.ensure_connection(**TRY_ONCE)
         for queue in self._queues:
             self._count(queue)
         channel = self._connection.channel()

@@ -12,6 +12,7 @@ import kombu
 
 from queue_core.config.store_urls import masked
 from queue_core.kombu.bridge.message import BridgedMessage, from_list
+from queue_core.kombu.bridge.source import TRY_ONCE
 
 TAKEN_SUFFIX: Final = ".towline-bridge"
 """The list of what a bridge has taken and not ended, behind the queue's name."""
@@ -43,6 +44,7 @@ class BridgeLists:
         """See `BridgeSource`."""
         self._disconnect()
         self._connection = self._made()
+        self._connection.ensure_connection(**TRY_ONCE)
         self._channel = self._connection.channel()
 
     def take(self, count: int, *, wait_seconds: float) -> list[BridgedMessage]:

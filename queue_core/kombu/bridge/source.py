@@ -1,9 +1,15 @@
 """The broker that a bridge takes messages from."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, Protocol
 
 from queue_core.kombu.bridge.message import BridgedMessage
+
+TRY_ONCE: Final[Mapping[str, Any]] = MappingProxyType(
+    {"max_retries": 1, "interval_start": 0, "reraise_as_library_errors": False}
+)
+"""How a connection of kombu's is opened: its own pauses would hide that a broker is away."""
 
 
 class BridgeSource(Protocol):
