@@ -113,6 +113,7 @@ class BridgeMover:
         self._kept: set[str] = set()
         self._has_priorities = False
         self._shown_at = clock.monotonic()
+        self._shown: tuple[int, int | None] = (0, 0)
 
     def prepare(self, queues: Sequence[str]) -> None:
         """Create the missing ones of the queues that messages of `queues` go to."""
@@ -245,8 +246,10 @@ class BridgeMover:
         if at_once or now - self._shown_at >= SHOW_SECONDS:
             self._shown_at = now
             waiting = self._from_source(self._source.waiting)
-            if waiting is not None:
-                self._progress(self.counts.moved + self.counts.known, waiting)
+            seen = (self.counts.moved + self.counts.known, waiting)
+            if waiting is not None and seen != self._shown:  # an idle bridge says nothing
+                self._shown = seen
+                self._progress(seen[0], waiting)
 
 
 def pauses() -> Iterator[float]:
