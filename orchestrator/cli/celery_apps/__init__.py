@@ -1,1 +1,1 @@
-"""What an app of Celery's is set to, and which of it loses tasks."""
+"""Apps of Celery's: their settings, and those of them that lose tasks."""

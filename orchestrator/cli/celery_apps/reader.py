@@ -29,12 +29,12 @@ WATCHED = (
 )
 
 
-def main(name: str, ask_seconds: float) -> int:
+def main(name: str, wait_seconds: float) -> int:
     """Print what the app is set to. Prints the error in its place, and returns 1, where it can't be imported."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what the app prints as it is imported is no answer
     try:
-        found = read(name, ask_seconds)
+        found = read(name, wait_seconds)
     except BaseException as error:  # noqa: BLE001  whatever it raises is the answer
         found = {"error": f"{type(error).__name__}: {error}"}
     answers.write(json.dumps(found, default=str))
@@ -42,7 +42,7 @@ def main(name: str, ask_seconds: float) -> int:
     return 1 if "error" in found else 0
 
 
-def read(name: str, ask_seconds: float) -> dict[str, Any]:
+def read(name: str, wait_seconds: float) -> dict[str, Any]:
     """Return the app's settings, those of its tasks, and those that running workers have."""
     sys.path.insert(0, str(Path.cwd()))
     import celery
@@ -70,7 +70,7 @@ def read(name: str, ask_seconds: float) -> dict[str, Any]:
             for task in app.tasks.values()
             if not task.name.startswith("celery.")
         ],
-        "workers": running(app, ask_seconds) if ask_seconds else {},
+        "workers": running(app, wait_seconds) if wait_seconds else {},
     }
 
 

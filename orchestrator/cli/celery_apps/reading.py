@@ -16,7 +16,7 @@ from queue_core.process.wording import counted, shown_seconds
 
 READ_SECONDS: Final = 30.0
 """Longest import of an app: Django's take some seconds."""
-ASK_SECONDS: Final = 1.0
+WAIT_SECONDS: Final = 1.0
 """How long running workers are waited for."""
 CHECK: Final = "celery"
 _READER: Final = Path(__file__).with_name("reader.py")
@@ -40,7 +40,7 @@ def celery_findings(project: Project | None, *, app: str | None = None) -> Itera
                 folder=pool.cwd,
                 python=settings.python or sys.executable,
                 environment={**os.environ, **pool.env},
-                ask_seconds=0.0,
+                wait_seconds=0.0,
             )
         except AppUnreadableError as error:
             fix = f"correct pools.{pool.name}.celery.app, or its cwd"
@@ -71,14 +71,14 @@ def read_app(
     folder: str | None = None,
     python: str = sys.executable,
     environment: Mapping[str, str] | None = None,
-    ask_seconds: float = ASK_SECONDS,
+    wait_seconds: float = WAIT_SECONDS,
 ) -> CeleryFacts:
     """Import an app as `celery -A` does, in its own Python, and return what it is set to. Raises `AppUnreadableError`.
 
     Args:
         folder: where it is imported from; None: here.
     """
-    command = [python, "-c", _READER.read_text(encoding="utf-8"), app, str(ask_seconds)]
+    command = [python, "-c", _READER.read_text(encoding="utf-8"), app, str(wait_seconds)]
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""What loses tasks of an app of Celery's, or runs them twice: a sentence each, and the line to write. Pure."""
+"""Settings of Celery's apps that lose tasks, or run them twice: a sentence each, and the line to write. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _COMPARED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class CeleryRisk:
-    """What is lost and when, and the line that ends it; of the settings, by Celery's names."""
+    """A risk: what is lost and when, and the line of settings that ends it."""
 
     level: Literal["ok", "warn", "bad"]
     found: str

@@ -102,7 +102,7 @@ def bridge(
             target=place.shown,
             clock=clock,
             stop=stop,
-            told=lambda note: _tell(note, as_json=as_json, is_redis=scheme_of(source) in SCHEMES, plan=plan),
+            on_note=lambda note: _print_note(note, as_json=as_json, is_redis=scheme_of(source) in SCHEMES, plan=plan),
             progress=lambda done, waiting: _show(bar, done, waiting),
         )
         try:
@@ -181,7 +181,7 @@ def _show(bar: ProgressBar, done: int, waiting: int) -> None:
     bar("moving", done, done + waiting)
 
 
-def _tell(note: BridgeNote, *, as_json: bool, is_redis: bool, plan: BridgePlan) -> None:
+def _print_note(note: BridgeNote, *, as_json: bool, is_redis: bool, plan: BridgePlan) -> None:
     if note.kind == "priorities" and not (is_redis and plan.priorities == "kept"):
         return
     if as_json:

@@ -35,7 +35,7 @@ LONGEST_PAUSE_SECONDS: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class BridgePlan:
-    """What is moved where.
+    """The way of messages: the queues that they go to.
 
     Args:
         to_queue: Celery's name of the queue that all messages go to; "": that of the queue each was in.
@@ -57,7 +57,7 @@ class BridgePlan:
 
 @dataclass(frozen=True, slots=True)
 class BridgeNote:
-    """What a person should know while a bridge goes on.
+    """An occurrence that a person should know of while a bridge goes on.
 
     Args:
         kind: `away`, `back`: a side does not answer, or answers again; `kept`: a message stays; `priorities`: some
@@ -74,7 +74,7 @@ class BridgeNote:
 
 @dataclass(slots=True)
 class BridgeCounts:
-    """What has been done. `known`: messages whose task was there already. `unnamed`: moved without a name."""
+    """The messages so far. `known`: messages whose task was there already. `unnamed`: moved without a name."""
 
     moved: int = 0
     known: int = 0
@@ -94,7 +94,7 @@ class BridgeMover:
         target: str,
         clock: Clock,
         stop: Event,
-        told: Callable[[BridgeNote], None],
+        on_note: Callable[[BridgeNote], None],
         progress: Callable[[int, int], None],
     ) -> None:
         """Make a move. `target`: where the queues are, without secrets. `progress` gets what is moved, and what waits.
@@ -108,7 +108,7 @@ class BridgeMover:
         self._target = target
         self._clock = clock
         self._stop = stop
-        self._told = told
+        self._on_note = on_note
         self._progress = progress
         self._kept: set[str] = set()
         self._has_priorities = False
@@ -167,7 +167,7 @@ class BridgeMover:
             return f"it can't be written as JSON: {error}"
         if task.priority and not self._has_priorities:
             self._has_priorities = True
-            self._told(BridgeNote("priorities", one.queue))
+            self._on_note(BridgeNote("priorities", one.queue))
         return task
 
     def _added(self, name: str, whole: Sequence[tuple[BridgedMessage, NewTask]]) -> list[BridgedMessage] | None:
@@ -204,7 +204,7 @@ class BridgeMover:
             self._kept.add(one.title)
             note = BridgeNote("kept", one.title, reason)
             self.counts.kept.append(note)
-            self._told(note)
+            self._on_note(note)
         self._from_source(lambda: self._source.keep(one))
 
     def _to_target(self, call: Callable[[], list[str]]) -> list[str] | None:
@@ -213,12 +213,12 @@ class BridgeMover:
             try:
                 answer = call()
             except (StoreUnavailableError, StorageLimitError, UnknownQueueError) as error:
-                self._told(BridgeNote("away", self._target, str(error), pause))
+                self._on_note(BridgeNote("away", self._target, str(error), pause))
                 if self._stop.wait(pause):
                     return None
                 continue
             if pause != FIRST_PAUSE_SECONDS:
-                self._told(BridgeNote("back", self._target))
+                self._on_note(BridgeNote("back", self._target))
             return answer
         raise AssertionError("pauses have no end")
 
@@ -229,7 +229,7 @@ class BridgeMover:
         except self._source.errors as error:
             failure: BaseException = error
         for pause in pauses():
-            self._told(BridgeNote("away", self._source.url, _reason(failure), pause))
+            self._on_note(BridgeNote("away", self._source.url, _reason(failure), pause))
             if self._stop.wait(pause):
                 return None
             try:
@@ -237,7 +237,7 @@ class BridgeMover:
             except self._source.errors as error:
                 failure = error
                 continue
-            self._told(BridgeNote("back", self._source.url))
+            self._on_note(BridgeNote("back", self._source.url))
             return None
         raise AssertionError("pauses have no end")
 

@@ -196,7 +196,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_app_is_read_as_celery_imports_it(folder: Path) -> None:
-    facts = read_app("proj", folder=str(folder), ask_seconds=0.0)
+    facts = read_app("proj", folder=str(folder), wait_seconds=0.0)
     assert (facts.broker, facts.backend, facts.settings["result_expires"]) == ("redis", "redis", 86400.0)
     assert {one.name: (one.acks_late, one.time_limit_seconds) for one in facts.tasks} == {
         "proj.late": (True, 30.0),

@@ -117,7 +117,7 @@ def a_move(
         target="here",
         clock=SystemClock(),
         stop=stop,
-        told=notes.append,
+        on_note=notes.append,
         progress=lambda _done, _waiting: None,
     )
     mover.prepare([queue])
