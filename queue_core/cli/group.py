@@ -199,6 +199,9 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "migrate": CommandEntry(
         "queue_core.cli.commands.migrate", MOVE, "move queues from one store to another, leases too"
     ),
+    "bridge": CommandEntry(
+        "queue_core.cli.commands.bridge", MOVE, "move Celery's messages from another broker into queues"
+    ),
     "queues": CommandEntry(
         "queue_core.cli.commands.queues", INSPECT, "list all queues: settings and counts; apply a queue.yaml"
     ),

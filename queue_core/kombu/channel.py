@@ -106,7 +106,9 @@ class TowlineChannel(virtual.Channel):
                 raise ChannelError(
                     f"NOT_FOUND - no queue {name!r} in vhost {space!r}", (50, 10), "Channel.queue_declare", "404"
                 )
-        elif not durable or exclusive or auto_delete or "x-expires" in given:
+        elif (not durable or exclusive or auto_delete or "x-expires" in given) and not self._transport.broker.is_known(
+            self._store_name(name)
+        ):
             self._transport.mailboxes.declare(
                 name, expires_seconds=_seconds(given.get("x-expires")), ttl_seconds=_seconds(given.get("x-message-ttl"))
             )

@@ -21,37 +21,55 @@ from queue_core.cli.output import echo, print_json, wants_colour
 _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 
 
-@command("doctor", examples=("towline doctor", "towline doctor -f deploy/towline.yaml --json"))
+@command(
+    "doctor",
+    examples=("towline doctor", "towline doctor --celery proj", "towline doctor -f deploy/towline.yaml --json"),
+)
+@click.option("--celery", "celery_app", metavar="APP", help="Only this app of Celery's, as `celery -A` takes it.")
 @file_option
 @json_option
-def doctor(file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
     """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
 
     Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause.
     The brokers of Celery fleets are read once.
     The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
+    Apps of Celery's, whatever their broker, are imported in a process of their own, and their running workers asked, to
+    tell which of their settings lose tasks.
+
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
     across a network as `towline up` would, which creates missing tables, and where a pool of containers mounts folders
     it has the engine create a container with them, which is never started and removed at once. Exit code 1 when
     something is bad.
     """
-    project, first = _project(file)
     found = []
-    for finding in chain(
-        first,
-        findings(project, file=file),
-        schedule_findings(project, file),
-        broker_findings(project),
-        engine_findings(project),
-        _of_last_day(project),
-    ):
+    for finding in _of_project(file) if celery_app is None else _of_celery(None, app=celery_app):
         found.append(finding)
         if not as_json:
             _print(finding)
     if as_json:
         print_json([{"check": f.check, "level": f.level, "found": f.found, "fix": f.fix, "see": f.see} for f in found])
     return exits.NEGATIVE if any(finding.level == "bad" for finding in found) else exits.OK
+
+
+def _of_project(file: Path | None) -> Iterator[Finding]:
+    project, first = _project(file)
+    yield from chain(
+        first,
+        findings(project, file=file),
+        schedule_findings(project, file),
+        broker_findings(project),
+        engine_findings(project),
+        _of_celery(project),
+        _of_last_day(project),
+    )
+
+
+def _of_celery(project: Project | None, *, app: str | None = None) -> Iterator[Finding]:
+    from orchestrator.cli.celery_apps.reading import celery_findings
+
+    yield from celery_findings(project, app=app)
 
 
 def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:

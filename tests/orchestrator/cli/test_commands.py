@@ -51,6 +51,7 @@ THE_COMMANDS = (
         "export",
         "import",
         "migrate",
+        "bridge",
         "bench",
         "schema",
         "config",

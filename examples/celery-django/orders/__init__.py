@@ -1,0 +1,1 @@
+"""Orders: added by a view, confirmed by a task."""

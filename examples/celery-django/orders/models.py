@@ -1,0 +1,11 @@
+"""What the shop keeps of an order."""
+
+from django.db import models
+
+
+class Order(models.Model):
+    """An order, and whether its customer was sent a letter."""
+
+    item = models.CharField(max_length=100)
+    is_confirmed = models.BooleanField(default=False)
+    letters = models.IntegerField(default=0)
