@@ -1,4 +1,4 @@
-"""What the answers of the supervisor's API have in common: frozen models, refusals, and names that are not known."""
+"""The common parts of the answers of a supervisor's API: frozen models, and refusals."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -29,7 +29,7 @@ _OF_A_DEATH: Final[tuple[str, ...]] = (
 
 
 class DeathsQuery(FleetQuery):
-    """Which ended workers."""
+    """A choice of ended workers."""
 
     pool: Annotated[str | None, Field(max_length=300, description="Only this pool's.")] = None
     before: Annotated[

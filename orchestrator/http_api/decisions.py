@@ -17,7 +17,7 @@ MAX_DECISIONS: Final = 1_000
 
 
 class DecisionsQuery(FleetQuery):
-    """Which decisions of a pool."""
+    """A choice of a pool's decisions."""
 
     before: Annotated[
         float | None, Field(description="Only those before this second since the epoch: the answer's `before`.")
@@ -26,7 +26,7 @@ class DecisionsQuery(FleetQuery):
 
 
 class WhyQuery(FleetQuery):
-    """Which time of a pool, and how closely."""
+    """A time of a pool, and how closely it is looked at."""
 
     at: Annotated[float | None, Field(description="A second since the epoch; left out: now.")] = None
     last: Annotated[int, Field(ge=0, le=MAX_DECISIONS, description="Decisions of before, at most; 5.")] = 5
@@ -42,7 +42,7 @@ class PoolDecisions(FleetAnswer):
 
 
 class PoolWhy(FleetAnswer):
-    """Why a pool has its size, or had it."""
+    """The reasons of a pool's size, of now or of a time."""
 
     pool: str
     alive: bool = Field(description="Whether its supervisor lives.")

@@ -14,7 +14,7 @@ from orchestrator.http_api.fleet import fleet_route
 from orchestrator.http_api.fleet_now import FleetNow, OwnQueues
 from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
-from orchestrator.http_api.orders import Orders
+from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -272,5 +272,5 @@ def _of_state(
         *decision_routes(files, clock),
         *worker_routes(files, FleetNow(files, clock, queues)),
         *death_routes(files),
-        *Orders(files, heartbeat, clock, host=socket.gethostname()).routes(),
+        *OperatorCalls(files, heartbeat, clock, host=socket.gethostname()).routes(),
     )

@@ -28,7 +28,7 @@ MAX_DEATHS: Final = 1_000
 
 
 class WorkersQuery(FleetQuery):
-    """Which workers."""
+    """A choice of workers."""
 
     pool: Annotated[str | None, Field(max_length=300, description="Only this pool's.")] = None
 

@@ -1,4 +1,4 @@
-"""What the journals of a state directory tell of one pool: its decisions, those of a time, and their inputs."""
+"""The journals of a state directory, read for one pool: its decisions, those of a time, and their inputs."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +13,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class PoolRecord:
-    """What is on record of a pool at a time.
+    """The record of a pool at a time.
 
     Args:
         current: the decision in force then; None: none is on record.

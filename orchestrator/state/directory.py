@@ -221,7 +221,7 @@ class StateDir:
         if request is None or self.reload_answer().get("request") == request:
             return None
         with suppress(FileNotFoundError):
-            if 0 <= now_seconds - self._reload_path.stat().st_mtime <= within_seconds:
+            if abs(now_seconds - self._reload_path.stat().st_mtime) <= within_seconds:
                 return request
         return None
 

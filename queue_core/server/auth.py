@@ -55,10 +55,10 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "declare-schedules": ADMINISTER,
         "add-ticks": ADMINISTER,
         "run": ADD | Role.OPERATOR,
-        "order": OPERATE,
+        "operate": OPERATE,
     }
 )
-"""The roles that allow a verb; one of them is enough. `order` is of a supervisor: scale, drain, reload and the like."""
+"""The roles that allow a verb; one of them is enough. `operate` is of a supervisor: scale, drain, reload and the like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,12 +82,12 @@ class ReloadBody(RequestBody):
 
 
 class ReloadQuery(FleetQuery):
-    """Which reload."""
+    """A request to reload."""
 
     request: Annotated[str, Field(max_length=100, description="The `request` of the answer to POST.")]
 
 
-class PoolOrders(FleetAnswer):
+class PoolOverrides(FleetAnswer):
     """A pool's orders in force after a change."""
 
     pool: str
@@ -120,7 +120,7 @@ class Reloaded(FleetAnswer):
     next_start: list[str] = Field(description="Settings that wait for the next start.")
 
 
-class Orders:
+class OperatorCalls:
     """Takes orders for the supervisor of one state directory."""
 
     def __init__(self, files: StateDir, heartbeat: Heartbeat, clock: MonotonicClock, *, host: str) -> None:
@@ -130,22 +130,28 @@ class Orders:
         self._host = host
 
     def routes(self) -> tuple[ExtensionRoute, ...]:
-        """Return the routes, all of which need the permission `order`."""
+        """Return the routes, all of which need the permission `operate`."""
         pool, host = "/v1/pools/{pool}", "/v1/hosts/{host}"
         return (
-            _order(f"{pool}/scale", "scale_pool", "Give a pool a size for a while.", self.scale, PoolOrders, ScaleBody),
-            _order(f"{pool}/pause", "pause_pool", "Leave a pool at its size.", self.pause, PoolOrders, PausePoolBody),
-            _order(f"{pool}/resume", "resume_pool", "Let a pool change its size.", self.resume, PoolOrders, EmptyBody),
-            _order(
+            _operates(
+                f"{pool}/scale", "scale_pool", "Give a pool a size for a while.", self.scale, PoolOverrides, ScaleBody
+            ),
+            _operates(
+                f"{pool}/pause", "pause_pool", "Leave a pool at its size.", self.pause, PoolOverrides, PausePoolBody
+            ),
+            _operates(
+                f"{pool}/resume", "resume_pool", "Let a pool change its size.", self.resume, PoolOverrides, EmptyBody
+            ),
+            _operates(
                 f"{pool}/finish-by",
                 "finish_pool",
                 "Size a pool to be done by a time.",
                 self.finish,
-                PoolOrders,
+                PoolOverrides,
                 FinishBody,
             ),
-            _order(f"{host}/drain", "drain_host", "Let a host's workers finish.", self.drain, HostState, EmptyBody),
-            _order(f"{host}/undrain", "undrain_host", "Start workers again.", self.undrain, HostState, EmptyBody),
+            _operates(f"{host}/drain", "drain_host", "Let a host's workers finish.", self.drain, HostState, EmptyBody),
+            _operates(f"{host}/undrain", "undrain_host", "Start workers again.", self.undrain, HostState, EmptyBody),
             reads(
                 host,
                 "show_host",
@@ -155,7 +161,7 @@ class Orders:
                 HostState,
                 NoQuery,
             ),
-            _order(
+            _operates(
                 "/v1/supervisor/reload",
                 "reload_supervisor",
                 "Read the settings file again.",
@@ -174,7 +180,7 @@ class Orders:
             ),
         )
 
-    def scale(self, call: RouteCall[NoQuery, ScaleBody]) -> PoolOrders:
+    def scale(self, call: RouteCall[NoQuery, ScaleBody]) -> PoolOverrides:
         """Give a pool a size for a while. Raises `Problem` for more workers than it may have."""
         pool, asked = self._pool(call), call.body
         _, most = bounds_of(pool)
@@ -188,16 +194,16 @@ class Orders:
             call, pool, "scale", lambda before: with_size(before, asked.workers, seconds=asked.seconds, now=now), now
         )
 
-    def pause(self, call: RouteCall[NoQuery, PausePoolBody]) -> PoolOrders:
+    def pause(self, call: RouteCall[NoQuery, PausePoolBody]) -> PoolOverrides:
         """Leave a pool at its size."""
         changes = call.body.changes
         return self._changed(call, self._pool(call), "pause", lambda before: with_pause(before, changes), self._now())
 
-    def resume(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolOrders:
+    def resume(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolOverrides:
         """Let a pool change its size again."""
         return self._changed(call, self._pool(call), "resume", lambda before: with_pause(before, "no"), self._now())
 
-    def finish(self, call: RouteCall[NoQuery, FinishBody]) -> PoolOrders:
+    def finish(self, call: RouteCall[NoQuery, FinishBody]) -> PoolOverrides:
         """Require that waiting work is done by an instant. Raises `Problem` for one that is over."""
         pool, asked, now = self._pool(call), call.body, self._now()
         if asked.at is not None and asked.at <= now.wall_seconds:
@@ -256,16 +262,16 @@ class Orders:
         self,
         call: RouteCall[NoQuery, B],
         pool: PoolSpec,
-        order: str,
+        action: str,
         change: Callable[[Overrides], Overrides],
         now: Moment,
-    ) -> PoolOrders:
+    ) -> PoolOverrides:
         in_force = _written(
             self._files, lambda: self._files.change_overrides(pool.name, lambda before: change(before.in_force(now)))
         )
         sentences = describe_overrides(in_force, now)
-        self._log(call, order, "; ".join(sentences) or "as its settings say", pool=pool.name)
-        return PoolOrders(
+        self._log(call, action, "; ".join(sentences) or "as its settings say", pool=pool.name)
+        return PoolOverrides(
             pool=pool.name, alive=self._files.is_supervised(), orders=in_force.to_json(), sentences=sentences
         )
 
@@ -316,9 +322,9 @@ class Orders:
     def _now(self) -> Moment:
         return Moment(self._clock.wall_seconds(), self._clock.monotonic(), boot())
 
-    def _log(self, call: RouteCall[NoQuery, B], order: str, what: str, **more: str) -> None:
+    def _log(self, call: RouteCall[NoQuery, B], action: str, what: str, **more: str) -> None:
         by = named(call.caller, call.address)
-        log.info(events.ORDER_GIVEN, order=order, by=by, sentence=f"{what}: ordered over HTTP by {by}", **more)
+        log.info(events.OPERATOR_ACTED, action=action, by=by, sentence=f"{what}: ordered over HTTP by {by}", **more)
 
 
 def named(caller: Principal, address: str) -> str:
@@ -328,7 +334,7 @@ def named(caller: Principal, address: str) -> str:
     return who if not address or is_loopback(address) else f"{who} from {address}"
 
 
-def _order(
+def _operates(
     path: str,
     name: str,
     summary: str,
@@ -336,7 +342,7 @@ def _order(
     answers: type[FleetAnswer],
     takes: type[B],
 ) -> CallRoute[NoQuery, B]:
-    return CallRoute("POST", path, name, summary, "order", call, answers, NoQuery, takes)
+    return CallRoute("POST", path, name, summary, "operate", call, answers, NoQuery, takes)
 
 
 def _written(files: StateDir, write: Callable[[], T]) -> T:
