@@ -6,7 +6,7 @@ from pydantic import Field
 
 from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death, worker_names
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json
-from orchestrator.json_fields import mapping_of
+from orchestrator.json_fields import mapping_of, mappings_of
 from orchestrator.state.decisions import instant_in
 from orchestrator.state.directory import StateDir
 from queue_core.process.terminal import clean
@@ -83,7 +83,7 @@ def deaths(files: StateDir, query: DeathsQuery) -> Deaths:
         for one in files.read_deaths(limit=MAX_READ)
         if query.pool in (None, one.get("pool")) and (query.before is None or instant_in(one) < query.before)
     ]
-    page = [{name: one[name] for name in _OF_A_DEATH if name in one} for one in found[: query.limit]]
+    page = [_listed(one) for one in found[: query.limit]]
     return Deaths(deaths=page, before=instant_in(page[-1]) if len(found) > len(page) else None)
 
 
@@ -101,3 +101,9 @@ def certificate(files: StateDir, worker: str) -> Certificate:
         raise refusal(404, "unknown-worker", f"{error}; GET /v1/deaths lists the latest") from None
     pool = mapping_of(mapping_of(snapshot.get("pools")).get(str(death.get("pool"))))
     return Certificate(death=dict(death), settings=mapping_of(pool.get("settings")) or None)
+
+
+def _listed(death: Json) -> Json:
+    """Return a death without what its worker wrote, and without the names of tasks."""
+    fates: list[Json] = [{"fate": one.get("fate")} for one in mappings_of(death.get("held"))]
+    return {name: death[name] for name in _OF_A_DEATH if name in death} | {"held": fates}

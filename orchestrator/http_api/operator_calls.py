@@ -6,7 +6,7 @@ second. Each is an event of the supervisor's log, with the caller.
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated, Final, Literal, TypeVar
 
 import structlog
@@ -17,6 +17,7 @@ from orchestrator.clock import MonotonicClock
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.config.overrides import (
     MAX_SCALE_SECONDS,
+    NO_OVERRIDES,
     NOT_DRAINED,
     HostOverride,
     Moment,
@@ -150,6 +151,15 @@ class OperatorCalls:
                 PoolOverrides,
                 FinishBody,
             ),
+            reads(
+                f"{pool}/overrides",
+                "pool_overrides",
+                "A pool's size by hand, its pauses, and the time it is to be done by.",
+                "stats",
+                self.show_pool,
+                PoolOverrides,
+                NoQuery,
+            ),
             _operates(f"{host}/drain", "drain_host", "Let a host's workers finish.", self.drain, HostState, EmptyBody),
             _operates(f"{host}/undrain", "undrain_host", "Start workers again.", self.undrain, HostState, EmptyBody),
             reads(
@@ -214,6 +224,10 @@ class OperatorCalls:
 
         return self._changed(call, pool, "finish-by", change, now)
 
+    def show_pool(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolOverrides:
+        """Return a pool's overrides in force."""
+        return self._answer_of(self._pool(call), self._files.read_overrides(), self._now())
+
     def drain(self, call: RouteCall[NoQuery, EmptyBody]) -> HostState:
         """Let every worker of this host finish, and start none until `undrain`."""
         return self._set_drained(call, HostOverride(round(self._clock.wall_seconds(), 3)))
@@ -271,8 +285,15 @@ class OperatorCalls:
         )
         sentences = describe_overrides(in_force, now)
         self._log(call, action, "; ".join(sentences) or "as its settings say", pool=pool.name)
+        return self._answer_of(pool, {pool.name: in_force}, now)
+
+    def _answer_of(self, pool: PoolSpec, overrides: Mapping[str, Overrides], now: Moment) -> PoolOverrides:
+        in_force = overrides.get(pool.name, NO_OVERRIDES).in_force(now)
         return PoolOverrides(
-            pool=pool.name, alive=self._files.is_supervised(), orders=in_force.to_json(), sentences=sentences
+            pool=pool.name,
+            alive=self._files.is_supervised(),
+            orders=in_force.to_json(),
+            sentences=describe_overrides(in_force, now),
         )
 
     def _set_drained(self, call: RouteCall[NoQuery, EmptyBody], override: HostOverride) -> HostState:

@@ -58,7 +58,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "operate": OPERATE,
     }
 )
-"""The roles that allow a verb; one of them is enough. `operate` is of a supervisor: scale, drain, reload and the like."""
+"""The roles that allow a verb; one of them is enough. `operate` is of a supervisor: scale, drain, reload."""
 
 
 @dataclass(frozen=True, slots=True)

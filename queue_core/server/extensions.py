@@ -221,7 +221,8 @@ class CallRoute(Generic[Q, B]):
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 
-        return [Route(self.path, view, methods=[self.method])]
+        whole = self.path.replace("{worker}", "{worker:path}")  # a worker's name may contain a "/"
+        return [Route(whole, view, methods=[self.method])]
 
     async def _read(self, authorizer: Authorizer, request: Request) -> RouteCall[Q, B]:
         headers = request.headers.raw

@@ -65,7 +65,7 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
     if by is not None:
         if pool is None:
             raise click.UsageError("--finish-by goes with a POOL")
-        return finish_by(pool, _instant(by), file=where["file"], as_json=as_json)
+        return finish_by(pool, _instant(by), where=where, as_json=as_json)
     with FleetReader(fleet_source(**where)) as reader:
         shown = reader.read()
     if pool is not None and pool not in shown.pools:
