@@ -1,6 +1,6 @@
 """The verbs for producers, workers and supervisors: the same protocols in process and over HTTP."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
@@ -21,6 +21,7 @@ from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
+    from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
 
 T = TypeVar("T")
@@ -253,6 +254,12 @@ class Queues(Protocol):
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
+
+    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
+        """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
+
+    def registrations(self, kind: str) -> list["Registration"]:
+        """Return the facts of that kind that are kept now, by name."""
 
     @property
     def schedules(self) -> "Schedules":

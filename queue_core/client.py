@@ -1,6 +1,6 @@
 """`HttpQueue` and `HttpQueues`: the verbs over HTTP, for programs that use a server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import urlencode
 
@@ -32,6 +32,7 @@ from queue_core.telemetry import instrumentation
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewed, Storage
 
 if TYPE_CHECKING:
+    from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
 
 TIMEOUT_SECONDS = 30.0
@@ -306,6 +307,17 @@ class HttpQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+
+    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
+        """See `Queues.register`."""
+        self._post(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
+
+    def registrations(self, kind: str) -> list["Registration"]:
+        """See `Queues.registrations`."""
+        from queue_core.registrations.registration import Registration  # only supervisors register
+
+        found = self._caller.get(f"/v1/registrations/{quoted(kind)}")["registrations"]
+        return [Registration(**one) for one in cast("list[Json]", found)]  # type: ignore[arg-type]
 
     @property
     def schedules(self) -> "Schedules":

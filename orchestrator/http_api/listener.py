@@ -31,7 +31,7 @@ class FleetListener:
     def __init__(self, options: ServeOptions, extensions: Extensions) -> None:
         """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
-        self._options = options
+        self.options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
         self._app = Starlette(
@@ -83,8 +83,8 @@ class FleetListener:
             asyncio.run(self._serve())
         finally:
             self._listening.close()
-            if self._options.socket_path is not None:
-                self._options.socket_path.unlink(missing_ok=True)
+            if self.options.socket_path is not None:
+                self.options.socket_path.unlink(missing_ok=True)
 
 
 def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:

@@ -6,7 +6,7 @@ second. Each is an event of the supervisor's log, with the caller.
 
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
 import structlog
@@ -30,6 +30,7 @@ from orchestrator.config.overrides import (
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.settings import bounds_of
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json, not_now, unknown_pool
+from orchestrator.http_api.registry import ListedSupervisor, SupervisorRegistry
 from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
@@ -124,11 +125,21 @@ class Reloaded(FleetAnswer):
 class OperatorCalls:
     """Takes orders for the supervisor of one state directory."""
 
-    def __init__(self, files: StateDir, heartbeat: Heartbeat, clock: MonotonicClock, *, host: str) -> None:
+    def __init__(
+        self,
+        files: StateDir,
+        heartbeat: Heartbeat,
+        clock: MonotonicClock,
+        *,
+        host: str,
+        registry: SupervisorRegistry | None = None,
+    ) -> None:
+        """`registry`: knows where the other supervisors of the store listen."""
         self._files = files
         self._heartbeat = heartbeat
         self._clock = clock
         self._host = host
+        self._registry = registry
 
     def routes(self) -> tuple[ExtensionRoute, ...]:
         """Return the routes, all of which need the permission `operate`."""
@@ -323,10 +334,9 @@ class OperatorCalls:
     def _check_host(self, host: str) -> None:
         if host not in {self._host, THIS_HOST}:
             shown = clean(host[:MAX_SHOWN_NAME])
-            detail = (
-                f"this supervisor runs on {self._host}, not on {shown}; GET /v1/supervisors lists those of its store"
-            )
-            raise refusal(404, "unknown-host", detail)
+            there = next((one.url for one in self._others() if host in {one.host, one.name} and one.url), "")
+            fix = f"call {there}" if there else "GET /v1/supervisors lists those of its store"
+            raise refusal(404, "unknown-host", f"this supervisor runs on {self._host}, not on {shown}: {fix}")
 
     def _pool(self, call: RouteCall[NoQuery, B]) -> PoolSpec:
         """Return the pool in the path, with the bounds of its settings. Raises `Problem` where it can't be ordered."""
@@ -334,11 +344,15 @@ class OperatorCalls:
         if view.phase in {"starting", "stopping", "stopped"}:
             raise not_now(f"the supervisor is {view.phase}: it takes no orders now")
         if view.phase == "standby":
-            raise not_now("this supervisor stands by, and has no workers: give the order to the one that leads")
+            leading = next((f": {one.url or one.host}" for one in self._others() if one.leads), "")
+            raise not_now(f"this supervisor stands by, without workers: give the order to the one that leads{leading}")
         if name not in view.pools:
             raise unknown_pool(name, view.pools)
         found = view.pools[name]
         return found.settings or found.spec
+
+    def _others(self) -> Sequence[ListedSupervisor]:
+        return () if self._registry is None else self._registry.elsewhere()
 
     def _now(self) -> Moment:
         return Moment(self._clock.wall_seconds(), self._clock.monotonic(), boot())

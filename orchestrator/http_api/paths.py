@@ -15,6 +15,7 @@ from orchestrator.http_api.fleet_now import FleetNow, OwnQueues
 from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
+from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -202,12 +203,14 @@ def fleet_paths(
     is_alone: bool = False,
     files: StateDir | None = None,
     queues: OwnQueues | None = None,
+    registry: SupervisorRegistry | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
     Args:
         files: the state directory whose fleet is shown, and in which orders are written.
         queues: where the figures of now come from.
+        registry: lists the supervisors of the store.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -257,14 +260,18 @@ def fleet_paths(
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
-            *(() if files is None else _of_state(files, heartbeat, clock, queues)),
+            *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )
 
 
 def _of_state(
-    files: StateDir, heartbeat: Heartbeat, clock: MonotonicClock, queues: OwnQueues | None
+    files: StateDir,
+    heartbeat: Heartbeat,
+    clock: MonotonicClock,
+    queues: OwnQueues | None,
+    registry: SupervisorRegistry | None,
 ) -> tuple[ExtensionRoute, ...]:
     return (
         output_route(files),
@@ -272,5 +279,6 @@ def _of_state(
         *decision_routes(files, clock),
         *worker_routes(files, FleetNow(files, clock, queues)),
         *death_routes(files),
-        *OperatorCalls(files, heartbeat, clock, host=socket.gethostname()).routes(),
+        *OperatorCalls(files, heartbeat, clock, host=socket.gethostname(), registry=registry).routes(),
+        *(() if registry is None else [registry.route()]),
     )

@@ -50,6 +50,8 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "set-queue": ADMINISTER,
         "workers": ADMINISTER,
         "lead": ADMINISTER,
+        "register": ADMINISTER,
+        "registrations": READ,
         "backup": ADMINISTER,
         "schedules": READ,
         "declare-schedules": ADMINISTER,

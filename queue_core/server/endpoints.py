@@ -139,6 +139,21 @@ ENDPOINTS = (
     ),
     _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
+    _regular(
+        "GET",
+        "/v1/registrations/{kind}",
+        "What programs say of themselves: which supervisors there are.",
+        "registrations",
+        handlers.registrations,
+    ),
+    _regular(
+        "POST",
+        "/v1/registrations/{kind}",
+        "Keep facts of a program for a while.",
+        "register",
+        handlers.register,
+        handlers.RegisterRequest,
+    ),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _regular(
         "GET", "/v1/schedules", "All schedules: their next and last ticks.", "schedules", schedules.list_schedules

@@ -15,6 +15,7 @@ from orchestrator.cli.supervisor_calls import (
     supervisor_options,
     supervisor_url,
 )
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
 from orchestrator.json_fields import count_in
@@ -39,6 +40,7 @@ THIS_HOST: Final = "this"
 )
 @click.option("--wait", "seconds", type=DURATION, help="Wait until no worker is left, at most this long.")
 @click.option("--undo", is_flag=True, help="The same as `towline undrain`.")
+@host_option
 @supervisor_options
 def drain(
     seconds: float | None,
@@ -61,6 +63,7 @@ def drain(
 
 
 @command("undrain", when_cut="stderr", examples=("towline undrain",))
+@host_option
 @supervisor_options
 def undrain(as_json: bool, **where: Unpack[SupervisorOptions]) -> int:  # noqa: FBT001
     """Let this supervisor start workers again after `towline drain`; --url: a supervisor elsewhere."""

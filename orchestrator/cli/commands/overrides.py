@@ -13,6 +13,7 @@ import click
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.model import MAX_WORKERS
@@ -72,6 +73,7 @@ class ScaleCommand(Command):
 @click.option("--for", "seconds", type=DURATION, default="1h", show_default=True, help="How long it lasts.")
 @click.option("--force", is_flag=True, help="Allow more workers than the pool's max.")
 @click.option("--reset", is_flag=True, help="Return to the settings now: drop the size and --finish-by set by hand.")
+@host_option
 @supervisor_options
 def scale(
     pool: str,
@@ -111,6 +113,7 @@ def scale(
 @click.argument("queue", required=False)
 @click.option("--pool", help="Leave this pool at its size, instead of pausing a queue.")
 @click.option("--changes", type=click.Choice(["both", "up", "down"]), help="Which changes of the pool's size to pause.")
+@host_option
 @target_options
 def pause(
     queue: str | None,
@@ -136,6 +139,7 @@ def pause(
 @command("resume", when_cut="stderr", examples=("towline resume thumbs", "towline resume --pool resize"))
 @click.argument("queue", required=False)
 @click.option("--pool", help="Let this pool change its size again, instead of resuming a queue.")
+@host_option
 @target_options
 def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Grant leases on QUEUE again. With --pool: let a pool change its size again.

@@ -15,6 +15,7 @@ from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.json_fields import list_in
 from orchestrator.settings_file import state_of
@@ -46,6 +47,7 @@ FIRST_WAIT_SECONDS: Final = 2.0
     show_default=True,
     help="How long to wait for the answer, at most.",
 )
+@host_option
 @supervisor_options
 def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) -> int:  # noqa: FBT001
     """Make the supervisor read its settings file again, and print what changed.

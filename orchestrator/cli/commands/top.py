@@ -14,6 +14,7 @@ import click
 from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.live_fleet import FleetReader, FleetSource, Json, ShownFleet, fleet_source, json_times
 from orchestrator.cli.supervisor_calls import supervisor_at
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.top.full_screen import FullScreen
 from orchestrator.cli.top.screen import Marks, fleet_text, screen
 from orchestrator.cli.top.view import Action, TopView, chosen, pressed, scaled_size, shown_pools
@@ -41,6 +42,7 @@ SCALE_SECONDS: Final = 3_600.0
 )
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between refreshes.")
 @click.option("--once", is_flag=True, help="Print once and exit.")
+@host_option
 @target_options
 def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Show pools, workers and waits of now until `q`; `?` lists the keys.

@@ -22,6 +22,7 @@ from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
+from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.unix_signals import OwnTerminal, ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
@@ -45,6 +46,7 @@ from queue_core.errors import ListenError
 from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
+from queue_core.server.app import release
 from queue_core.server.extensions import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread, pass_on_socket
@@ -167,7 +169,8 @@ def up(
             raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
         url = server.start()
         stack.callback(server.stop)
-        api.queues.locate(url, token=ours)
+        api.begin(url, ours, listens=(url, options))
+        stack.callback(api.registry.stop)
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
@@ -176,6 +179,7 @@ def up(
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:
+            api.registry.leave()
             kept = server.hand_over()
     return renew(kept, terminal) if code == RENEW else code
 
@@ -208,12 +212,15 @@ def supervise(
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         api = stack.enter_context(closing(_Api(project, is_alone=True)))
-        api.queues.locate(found, token=token)
         statistics: tuple[str, ...] = ()
+        listens: tuple[str, ServeOptions] | None = None
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, api.paths)
             statistics = (f"statistics at {listener.start()}",)
             stack.callback(listener.stop)
+            listens = listener.url, listener.options
+        api.begin(found, token, listens=listens)
+        stack.callback(api.registry.stop)
         title = file or Path(DEFAULT_FILE), masked(found), *statistics
         view.begin(found, token=token, title=title, handlers=handlers)
         run = _Run(project, file, (), api.heartbeat, terminal)
@@ -248,7 +255,17 @@ class _Api:
         clock = SystemMonotonicClock()
         self.heartbeat = Heartbeat(now=clock.monotonic())
         self.queues = OwnQueues()
-        self.paths = fleet_paths(self.heartbeat, clock, is_alone=is_alone, files=state_of(project), queues=self.queues)
+        files = state_of(project)
+        self.registry = SupervisorRegistry(self.queues, self.heartbeat, clock, files, version=release())
+        self.paths = fleet_paths(
+            self.heartbeat, clock, is_alone=is_alone, files=files, queues=self.queues, registry=self.registry
+        )
+
+    def begin(self, url: str, token: str | None, *, listens: tuple[str, ServeOptions] | None) -> None:
+        """Ask the queues at this URL from now on, and register there as listening at another one, or nowhere."""
+        self.queues.locate(url, token=token)
+        address, options = listens or ("", None)
+        self.registry.start(address, options)
 
     def close(self) -> None:
         """Close the connections to the queues."""

@@ -13,6 +13,7 @@ from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.silent_ends import silent_ends
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -93,6 +94,7 @@ _SEEN: Final = (
 )
 @click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
 @click.option("--full", is_flag=True, help="Show every recorded input, and repeat the decision from them.")
+@host_option
 @target_options
 def why(
     subject: str,

@@ -12,6 +12,7 @@ import click
 from orchestrator.cli.death_advice import advise
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import shown_lines
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -214,6 +215,7 @@ EVENTS: Final = 1000
 @click.argument("worker", required=False)
 @click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), help="Deaths to list.")
 @click.option("--pool", help="List only this pool's.")
+@host_option
 @supervisor_options
 def why_died(
     worker: str | None,

@@ -1,7 +1,6 @@
 """Every command about a supervisor, by its `--url`, from a folder without settings: against one real `towline up`."""
 
 import json
-import os
 import signal
 import socket
 import subprocess
@@ -256,4 +255,18 @@ def test_the_environment_names_the_supervisor_where_there_is_no_settings_file(
     assert towline("resume", "--pool", "resize").code == 0
     (towline.folder / "towline.yaml").write_text(SETTINGS)
     assert towline("resume", "--pool", "resise").code == 66
-    assert os.listdir(towline.folder) == ["towline.yaml"]
+    assert [path.name for path in towline.folder.iterdir()] == ["towline.yaml"]
+
+
+def test_a_supervisor_is_found_by_its_host(operator: Caller, up: RunningUp, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = socket.gethostname()
+    told = operator("scale", "resize", "2", "--host", host)
+    assert (told.code, told.out) == (0, "resize: scaled to 2 by hand, for 1 h more\n")
+    operator("scale", "resize", "--reset", "--host", host)
+    told = operator("why", "resize", "--host", f"{host}x")
+    assert told.code == 66
+    assert f"did you mean '{host}'" in " ".join(told.err.split())
+    monkeypatch.setattr("socket.gethostname", lambda: "elsewhere")
+    told = operator("pools", "--host", host)
+    assert told.code == 69
+    assert "listens only for programs on that host" in " ".join(told.err.split())
