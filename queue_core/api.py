@@ -23,6 +23,7 @@ from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Stor
 if TYPE_CHECKING:
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
+    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -185,6 +186,32 @@ class Queue(Protocol):
         payload_bytes: int = 0,
     ) -> Page:
         """Return tasks without leasing them; payloads are cut to `payload_bytes`."""
+
+    def search(
+        self,
+        search: "Search",
+        *,
+        after: int = 0,
+        limit: int = 100,
+        scan: int = 10_000,
+        payload_bytes: int = 0,
+    ) -> "SearchPage":
+        """Return up to `limit` tasks that match, of up to `scan` that are looked at; go on with `next_after`."""
+
+    def change_matching(
+        self,
+        action: "Action",
+        search: "Search",
+        *,
+        dry_run: bool,
+        after: int = 0,
+        scan: int = 10_000,
+        eta: Instant | None = None,
+    ) -> "MatchedBatch":
+        """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
+
+        Go on with `next_after`. `eta`: of a postponement. A task that no longer matches when its turn comes is left.
+        """
 
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100

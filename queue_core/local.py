@@ -36,6 +36,7 @@ from queue_core.verbs import HELD_SECONDS, Added, Busy, Deletion, Granted, Page,
 if TYPE_CHECKING:
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
+    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -203,6 +204,39 @@ class LocalQueue:
                 limit=limit,
                 payload_bytes=payload_bytes,
             )
+        )
+
+    def search(
+        self,
+        search: "Search",
+        *,
+        after: int = 0,
+        limit: int = 100,
+        scan: int = 10_000,
+        payload_bytes: int = 0,
+    ) -> "SearchPage":
+        """See `Queue.search`."""
+        from queue_core.search import local  # few programs search
+
+        return local.search(
+            self._service, self._name, search, after=after, limit=limit, scan=scan, payload_bytes=payload_bytes
+        )
+
+    def change_matching(
+        self,
+        action: "Action",
+        search: "Search",
+        *,
+        dry_run: bool,
+        after: int = 0,
+        scan: int = 10_000,
+        eta: Instant | None = None,
+    ) -> "MatchedBatch":
+        """See `Queue.change_matching`."""
+        from queue_core.search import local
+
+        return local.change_matching(
+            self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, eta=eta
         )
 
     def history(

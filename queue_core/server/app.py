@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
+from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
@@ -150,10 +151,12 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
 
 async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
+    caller: Principal | None = None
     if endpoint.permission is None:
         core.authorizer.check_host_and_origin(headers)
     else:
-        core.authorizer.check(headers, endpoint.permission)
+        caller = core.authorizer.caller(headers)
+        check_role(caller, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
@@ -161,7 +164,7 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
         body = endpoint.takes.model_validate_json(data)
         check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request))
+    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request), caller)
 
 
 def _idempotency_key(request: HttpRequest) -> bytes | None:

@@ -15,6 +15,7 @@ from queue_core.local import lease_lost
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import schemas
+from queue_core.server.auth import Principal
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
@@ -40,11 +41,19 @@ class EndpointCall:
     query: Sequence[tuple[str, str]]
     body: schemas.RequestBody
     key: bytes | None = None
+    caller: Principal | None = None
 
     @property
     def queue(self) -> str:
         """The queue in the path."""
         return self.path["queue"]
+
+    @property
+    def who(self) -> str:
+        """The caller for a log: its email, or its role."""
+        if self.caller is None:
+            return "nobody"
+        return self.caller.email or f"a caller of role {str(self.caller.role.name).lower()}"
 
     def read(self, model: type[B]) -> B:
         """Return the body as the endpoint's own model."""
