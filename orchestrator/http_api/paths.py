@@ -16,6 +16,7 @@ from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
+from orchestrator.http_api.settings import EffectiveSettings, settings_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -204,6 +205,7 @@ def fleet_paths(
     files: StateDir | None = None,
     queues: OwnQueues | None = None,
     registry: SupervisorRegistry | None = None,
+    settings: EffectiveSettings | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
@@ -211,6 +213,7 @@ def fleet_paths(
         files: the state directory whose fleet is shown, and in which orders are written.
         queues: where the figures of now come from.
         registry: lists the supervisors of the store.
+        settings: reads the settings in force.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -260,6 +263,7 @@ def fleet_paths(
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
+            *(() if files is None or settings is None else [settings_route(files, settings)]),
             *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),

@@ -23,7 +23,7 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
-from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.settings_file import DEFAULT_FILE, Project, effective, state_of
 from orchestrator.supervisor.unix_signals import OwnTerminal, ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.cli import exits
@@ -162,7 +162,7 @@ def up(
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        api = stack.enter_context(closing(_Api(project)))
+        api = stack.enter_context(closing(_Api(project, file, flags)))
         try:
             server = ServerThread(opened, options, log=lifecycle_file, extensions=api.paths)
         except ListenError as error:
@@ -211,7 +211,7 @@ def supervise(
     token = bearer_token()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
-        api = stack.enter_context(closing(_Api(project, is_alone=True)))
+        api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))
         statistics: tuple[str, ...] = ()
         listens: tuple[str, ServeOptions] | None = None
         if project.supervisor.listen is not None:
@@ -251,14 +251,22 @@ def handlers_in(project: Project) -> Mapping[str, int]:
 class _Api:
     """A supervisor's HTTP paths, the heartbeat that it will update for them, and the queues that they ask."""
 
-    def __init__(self, project: Project, *, is_alone: bool = False) -> None:
+    def __init__(
+        self, project: Project, file: Path | None, flags: tuple[Override, ...], *, is_alone: bool = False
+    ) -> None:
         clock = SystemMonotonicClock()
         self.heartbeat = Heartbeat(now=clock.monotonic())
         self.queues = OwnQueues()
         files = state_of(project)
         self.registry = SupervisorRegistry(self.queues, self.heartbeat, clock, files, version=release())
         self.paths = fleet_paths(
-            self.heartbeat, clock, is_alone=is_alone, files=files, queues=self.queues, registry=self.registry
+            self.heartbeat,
+            clock,
+            is_alone=is_alone,
+            files=files,
+            queues=self.queues,
+            registry=self.registry,
+            settings=lambda: _in_force(project, file, flags),
         )
 
     def begin(self, url: str, token: str | None, *, listens: tuple[str, ServeOptions] | None) -> None:
@@ -270,6 +278,14 @@ class _Api:
     def close(self) -> None:
         """Close the connections to the queues."""
         self.queues.close()
+
+
+def _in_force(started_with: Project, file: Path | None, flags: tuple[Override, ...]) -> list[tuple[str, object, str]]:
+    """Return the settings as the file has them; those of the start while it has mistakes, which a reload refuses."""
+    try:
+        return effective(load_project(file, flags=flags))
+    except (CommandError, OSError):
+        return effective(started_with)
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:

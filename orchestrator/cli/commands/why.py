@@ -141,7 +141,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, story in enumerate(stories):
         if number:
             echo()
-        for line in story_lines(story, now=now, ends=silent_ends(story, where["file"])):
+        for line in story_lines(story, now=now, ends=silent_ends(story, where)):
             echo(line)
 
 

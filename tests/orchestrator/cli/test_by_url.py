@@ -187,6 +187,17 @@ def test_why_tells_the_same_as_on_the_host(
     assert (str(cast("list[Json]", here["decisions"])[0]["at"]), here.keys()) == (at, record.keys())
 
 
+def test_a_task_tells_the_same_as_on_the_host(
+    viewer: Caller, up: RunningUp, towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = viewer("why", "thumbs/bad-1", "--json")
+    monkeypatch.chdir(up.folder)
+    monkeypatch.setenv("TOWLINE_TOKEN", SECRETS["viewer"])
+    here = towline("why", "thumbs/bad-1", "--json")
+    assert (there.code, cast("Json", there.json).keys()) == (0, cast("Json", here.json).keys())
+    assert "SIGKILL" in viewer("why", "thumbs/bad-1").out
+
+
 def test_a_death_is_listed_and_explained_with_what_became_of_its_task(viewer: Caller) -> None:
     listed = viewer("why-died", "--pool", "resize")
     assert "signalled: ended by SIGKILL, holding 1 task" in listed.out
@@ -270,3 +281,11 @@ def test_a_supervisor_is_found_by_its_host(operator: Caller, up: RunningUp, monk
     told = operator("pools", "--host", host)
     assert told.code == 69
     assert "listens only for programs on that host" in " ".join(told.err.split())
+
+
+def test_the_settings_in_force_are_shown_without_secrets(viewer: Caller) -> None:
+    told = cast("list[Json]", viewer("config", "--json").json)
+    by_name = {one["setting"]: one for one in told}
+    assert by_name["pools.resize.workers.max"]["value"] == 3
+    assert "towline.yaml:10" in str(by_name["pools.resize.workers.max"]["origin"])
+    assert "admin-secret" not in json.dumps(told)
