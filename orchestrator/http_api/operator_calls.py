@@ -36,7 +36,7 @@ from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.process.terminal import clean
-from queue_core.server.auth import Principal
+from queue_core.server.auth import Principal, described
 from queue_core.server.extensions import CallRoute, ExtensionRoute, NoQuery, RouteCall, reads
 from queue_core.server.options import is_loopback
 from queue_core.server.problems import Problem, refusal
@@ -343,9 +343,9 @@ class OperatorCalls:
         view, name = self._heartbeat.view, call.path["pool"]
         if view.phase in {"starting", "stopping", "stopped"}:
             raise not_now(f"the supervisor is {view.phase}: it takes no orders now")
-        if view.phase == "standby":
-            leading = next((f": {one.url or one.host}" for one in self._others() if one.leads), "")
-            raise not_now(f"this supervisor stands by, without workers: give the order to the one that leads{leading}")
+        if view.phase == "standby" and (self._registry is None or (leading := self._leading_elsewhere())):
+            where = "" if self._registry is None else f": {leading}"
+            raise not_now(f"this supervisor stands by, without workers: give the order to the one that leads{where}")
         if name not in view.pools:
             raise unknown_pool(name, view.pools)
         found = view.pools[name]
@@ -353,6 +353,10 @@ class OperatorCalls:
 
     def _others(self) -> Sequence[ListedSupervisor]:
         return () if self._registry is None else self._registry.elsewhere()
+
+    def _leading_elsewhere(self) -> str:
+        """Return where another supervisor leads; "" where none does, as in the moment before this one leads again."""
+        return next((one.url or one.host for one in self._others() if one.leads), "")
 
     def _now(self) -> Moment:
         return Moment(self._clock.wall_seconds(), self._clock.monotonic(), boot())
@@ -364,8 +368,7 @@ class OperatorCalls:
 
 def named(caller: Principal, address: str) -> str:
     """Return the caller for a log: its email or its role, and from where it called."""
-    role = str(caller.role.name).lower()
-    who = clean(caller.email) if caller.email is not None else f"a caller of role {role}"
+    who = clean(described(caller))
     return who if not address or is_loopback(address) else f"{who} from {address}"
 
 

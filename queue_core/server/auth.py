@@ -79,6 +79,13 @@ class Principal:
 ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
+def described(caller: Principal) -> str:
+    """Return a caller as a log names it: its email, or its role."""
+    if caller is ANONYMOUS_ADMIN:
+        return "a caller without a token"
+    return caller.email or f"a caller of role {str(caller.role.name).lower()}"
+
+
 class Authorizer:
     """Admits requests by their headers, or raises the error that they are refused with."""
 

@@ -15,7 +15,7 @@ from queue_core.local import lease_lost
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import schemas
-from queue_core.server.auth import Principal
+from queue_core.server.auth import Principal, described
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
@@ -51,9 +51,7 @@ class EndpointCall:
     @property
     def who(self) -> str:
         """The caller for a log: its email, or its role."""
-        if self.caller is None:
-            return "nobody"
-        return self.caller.email or f"a caller of role {str(self.caller.role.name).lower()}"
+        return "nobody" if self.caller is None else described(self.caller)
 
     def read(self, model: type[B]) -> B:
         """Return the body as the endpoint's own model."""

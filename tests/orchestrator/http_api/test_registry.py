@@ -84,6 +84,7 @@ def test_each_lists_all_and_says_which_one_leads(tmp_path: Path, server: ServerT
         assert told.endswith(f"call {first.listener.url}")
         first.stop()
         assert [one["url"] for one in second.listed()] == [second.listener.url]
+        assert second.ask("POST", "/v1/pools/resize/pause")["pool"] == "resize", "nobody leads: it keeps the order"
     finally:
         second.stop()
     queues = open_queues(server.url)

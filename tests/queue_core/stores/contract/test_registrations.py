@@ -65,11 +65,10 @@ def test_kinds_are_apart(program: RegisteringProgram) -> None:
 
 
 def test_they_survive_a_restart(store: Store) -> None:
-    if store.url == "memory:":
-        pytest.skip("a memory store ends with its process")
     RegisteringProgram(store).register("a", "http://ä")
     again = opened_again(store)
-    assert RegisteringProgram(again).known() == {"a": "http://ä"}
+    kept = {} if store.url == "memory:" else {"a": "http://ä"}  # that one ends with its process
+    assert RegisteringProgram(again).known() == kept
     again.close()
 
 
