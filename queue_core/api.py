@@ -1,6 +1,6 @@
 """The verbs for producers, workers and supervisors: the same protocols in process and over HTTP."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
@@ -21,7 +21,9 @@ from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
+    from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
+    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -185,6 +187,32 @@ class Queue(Protocol):
     ) -> Page:
         """Return tasks without leasing them; payloads are cut to `payload_bytes`."""
 
+    def search(
+        self,
+        search: "Search",
+        *,
+        after: int = 0,
+        limit: int = 100,
+        scan: int = 10_000,
+        payload_bytes: int = 0,
+    ) -> "SearchPage":
+        """Return up to `limit` tasks that match, of up to `scan` that are looked at; go on with `next_after`."""
+
+    def change_matching(
+        self,
+        action: "Action",
+        search: "Search",
+        *,
+        dry_run: bool,
+        after: int = 0,
+        scan: int = 10_000,
+        eta: Instant | None = None,
+    ) -> "MatchedBatch":
+        """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
+
+        Go on with `next_after`. `eta`: of a postponement. A task that no longer matches when its turn comes is left.
+        """
+
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
     ) -> History:
@@ -253,6 +281,12 @@ class Queues(Protocol):
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
+
+    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
+        """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
+
+    def registrations(self, kind: str) -> list["Registration"]:
+        """Return the facts of that kind that are kept now, by name."""
 
     @property
     def schedules(self) -> "Schedules":

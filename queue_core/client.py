@@ -1,6 +1,6 @@
 """`HttpQueue` and `HttpQueues`: the verbs over HTTP, for programs that use a server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import urlencode
 
@@ -32,7 +32,10 @@ from queue_core.telemetry import instrumentation
 from queue_core.verbs import Added, Busy, Deletion, Page, Renewed, Storage
 
 if TYPE_CHECKING:
+    from queue_core.clock import Instant
+    from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
+    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 TIMEOUT_SECONDS = 30.0
 """How long a reply may take, besides `wait_seconds`."""
@@ -192,6 +195,37 @@ class HttpQueue:
         }
         return values.page_of(self._call("peek", body))
 
+    def search(
+        self,
+        search: "Search",
+        *,
+        after: int = 0,
+        limit: int = 100,
+        scan: int = 10_000,
+        payload_bytes: int = 0,
+    ) -> "SearchPage":
+        """See `Queue.search`."""
+        from queue_core.search import http  # few programs search
+
+        body = {**http.search_json(search, after=after, scan=scan), "limit": limit, "payload_bytes": payload_bytes}
+        return http.search_page_of(self._call("search", body))
+
+    def change_matching(
+        self,
+        action: "Action",
+        search: "Search",
+        *,
+        dry_run: bool,
+        after: int = 0,
+        scan: int = 10_000,
+        eta: "Instant | None" = None,
+    ) -> "MatchedBatch":
+        """See `Queue.change_matching`."""
+        from queue_core.search import http
+
+        body = http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, eta=eta)
+        return http.matched_batch_of(self._call(f"{action}-matching", body))
+
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
     ) -> History:
@@ -306,6 +340,17 @@ class HttpQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+
+    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
+        """See `Queues.register`."""
+        self._post(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
+
+    def registrations(self, kind: str) -> list["Registration"]:
+        """See `Queues.registrations`."""
+        from queue_core.registrations.registration import Registration  # only supervisors register
+
+        found = self._caller.get(f"/v1/registrations/{quoted(kind)}")["registrations"]
+        return [Registration(**one) for one in cast("list[Json]", found)]  # type: ignore[arg-type]
 
     @property
     def schedules(self) -> "Schedules":

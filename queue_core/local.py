@@ -1,6 +1,6 @@
 """`LocalQueue` and `LocalQueues`: the verbs for a program that opens the store itself, without a server."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -23,7 +23,7 @@ from queue_core.api import (
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.attempts.failures import as_failure
 from queue_core.clock import Instant
-from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
+from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
 from queue_core.service import Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
@@ -45,7 +45,9 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
+    from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
+    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -219,6 +221,39 @@ class LocalQueue:
             )
         )
 
+    def search(
+        self,
+        search: "Search",
+        *,
+        after: int = 0,
+        limit: int = 100,
+        scan: int = 10_000,
+        payload_bytes: int = 0,
+    ) -> "SearchPage":
+        """See `Queue.search`."""
+        from queue_core.search import local  # few programs search
+
+        return local.search(
+            self._service, self._name, search, after=after, limit=limit, scan=scan, payload_bytes=payload_bytes
+        )
+
+    def change_matching(
+        self,
+        action: "Action",
+        search: "Search",
+        *,
+        dry_run: bool,
+        after: int = 0,
+        scan: int = 10_000,
+        eta: Instant | None = None,
+    ) -> "MatchedBatch":
+        """See `Queue.change_matching`."""
+        from queue_core.search import local
+
+        return local.change_matching(
+            self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, eta=eta
+        )
+
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
     ) -> History:
@@ -377,6 +412,25 @@ class LocalQueues:
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
         return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
+
+    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
+        """See `Queues.register`."""
+        from queue_core.registrations import verbs  # only supervisors register
+
+        for attempt in range(1, verbs.TRIES + 1):
+            try:
+                self._service.run(lambda work: verbs.register(work, kind, name, facts, seconds=seconds))
+            except StoreUnavailableError:  # another program registered at the same time
+                if attempt == verbs.TRIES:
+                    raise
+            else:
+                return
+
+    def registrations(self, kind: str) -> list["Registration"]:
+        """See `Queues.registrations`."""
+        from queue_core.registrations import verbs
+
+        return self._service.read(lambda work: verbs.registrations(work, kind))
 
     @property
     def schedules(self) -> "Schedules":

@@ -92,6 +92,7 @@ def _observed(
         worker.changed_file,
         worker.is_cut_short,
         worker.stops,
+        worker.cpu_seconds,
     )
 
 

@@ -31,12 +31,13 @@ class FleetListener:
     def __init__(self, options: ServeOptions, extensions: Extensions) -> None:
         """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
-        self._options = options
+        self.options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
         self._app = Starlette(
             routes=_routes(Authorizer(options), extensions), exception_handlers={HTTPException: route_error}
         )
+        self._stop_following = extensions.stop
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
@@ -72,7 +73,7 @@ class FleetListener:
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        server = self._server = HttpServer(config, started=lambda: None)
+        server = self._server = HttpServer(config, started=lambda: None, stopping=self._stop_following)
         if self._should_stop:
             server.stop()
         await server.serve(sockets=[self._listening])
@@ -82,12 +83,12 @@ class FleetListener:
             asyncio.run(self._serve())
         finally:
             self._listening.close()
-            if self._options.socket_path is not None:
-                self._options.socket_path.unlink(missing_ok=True)
+            if self.options.socket_path is not None:
+                self.options.socket_path.unlink(missing_ok=True)
 
 
 def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
-    routes = [route for extension in extensions.routes for route in extension.starlette_routes(authorizer)]
+    routes = extensions.starlette_routes(authorizer)
     described = document([extension.endpoint for extension in extensions.routes], version=release())
 
     async def openapi(request: Request) -> Response:

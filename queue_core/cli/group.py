@@ -187,6 +187,9 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "release": CommandEntry("queue_core.cli.commands.leases", TASKS, "give a lease back"),
     "delete": CommandEntry("queue_core.cli.commands.leases", TASKS, "finish tasks by token, or delete them by name"),
     "peek": CommandEntry("queue_core.cli.commands.admin", TASKS, "show tasks without leasing them"),
+    "search": CommandEntry(
+        "queue_core.cli.commands.search", TASKS, "find tasks by what they went through, and change all that match"
+    ),
     "purge": CommandEntry("queue_core.cli.commands.admin", TASKS, "delete all tasks of a queue or tag"),
     "redrive": CommandEntry("queue_core.cli.commands.admin", TASKS, "make dead tasks ready again"),
     "pause": CommandEntry("queue_core.cli.commands.admin", TASKS, "grant no more leases on a queue"),

@@ -16,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
+from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
@@ -123,8 +124,7 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
         whole = path.replace("{worker}", "{worker:path}").replace("{schedule}", "{schedule:path}")
         routes.append(Route(whole, _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    for route in extensions.routes:
-        routes.extend(route.starlette_routes(core.authorizer))
+    routes.extend(extensions.starlette_routes(core.authorizer))
     routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))
@@ -152,10 +152,12 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
 
 async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest) -> EndpointCall:
     headers = request.headers.raw
+    caller: Principal | None = None
     if endpoint.permission is None:
         core.authorizer.check_host_and_origin(headers)
     else:
-        core.authorizer.check(headers, endpoint.permission)
+        caller = core.authorizer.caller(headers)
+        check_role(caller, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
@@ -163,7 +165,7 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
         body = endpoint.takes.model_validate_json(data)
         check_every_key(data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request))
+    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request), caller)
 
 
 def _idempotency_key(request: HttpRequest) -> bytes | None:

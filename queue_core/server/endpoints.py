@@ -9,6 +9,7 @@ from queue_core.server import handlers, mailbox_calls, schedules, schemas
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.leases import reports
 from queue_core.server.schemas import Response, response
+from queue_core.server.search import calls as search
 from queue_core.server.state import ServerState
 
 Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
@@ -106,6 +107,16 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
     _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
     _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
+    _post(f"{_QUEUE}/search", "Find tasks, by what they went through.", search.search, search.SearchRequest),
+    _post(
+        f"{_QUEUE}/release-matching",
+        "Give back leases of all that match.",
+        search.release_matching,
+        search.ChangeRequest,
+    ),
+    _post(f"{_QUEUE}/redrive-matching", "Redrive all that match.", search.redrive_matching, search.ChangeRequest),
+    _post(f"{_QUEUE}/postpone-matching", "Postpone all that match.", search.postpone_matching, search.PostponeRequest),
+    _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
     _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
     _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
     _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
@@ -139,6 +150,21 @@ ENDPOINTS = (
     ),
     _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
+    _regular(
+        "GET",
+        "/v1/registrations/{kind}",
+        "What programs say of themselves: which supervisors there are.",
+        "registrations",
+        handlers.registrations,
+    ),
+    _regular(
+        "POST",
+        "/v1/registrations/{kind}",
+        "Keep facts of a program for a while.",
+        "register",
+        handlers.register,
+        handlers.RegisterRequest,
+    ),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _regular(
         "GET", "/v1/schedules", "All schedules: their next and last ticks.", "schedules", schedules.list_schedules

@@ -5,11 +5,17 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeVar
 
+from pydantic import Field
+from typing_extensions import TypedDict
+
 from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
+from queue_core.registrations import verbs as registration_verbs
+from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import schemas
+from queue_core.server.auth import Principal, described
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
@@ -35,11 +41,17 @@ class EndpointCall:
     query: Sequence[tuple[str, str]]
     body: schemas.RequestBody
     key: bytes | None = None
+    caller: Principal | None = None
 
     @property
     def queue(self) -> str:
         """The queue in the path."""
         return self.path["queue"]
+
+    @property
+    def who(self) -> str:
+        """The caller for a log: its email, or its role."""
+        return "nobody" if self.caller is None else described(self.caller)
 
     def read(self, model: type[B]) -> B:
         """Return the body as the endpoint's own model."""
@@ -271,6 +283,33 @@ async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
         return work.lead(params.name, params.holder, seconds=params.seconds)
 
     return {"held": await core.committer.run(take_lead)}
+
+
+class RegisterRequest(schemas.RequestBody):
+    """Facts of a program under a name of its own, and how long they hold unless they are renewed."""
+
+    name: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
+    facts: dict[str, str] = Field({}, max_length=100)
+    seconds: float = Field(ge=0, le=MAX_REGISTRATION_SECONDS, description="0 ends the registration.")
+
+
+class RegistrationList(TypedDict):
+    """Registrations that hold now, by name; `until` is their end unless they are renewed."""
+
+    registrations: list[Registration]
+
+
+async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
+    kind, params = call.path["kind"], call.read(RegisterRequest)
+    await core.committer.run(
+        lambda work: registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
+    )
+    return {}
+
+
+async def registrations(core: ServerState, call: EndpointCall) -> RegistrationList:
+    kind = call.path["kind"]
+    return {"registrations": await core.read(lambda work: registration_verbs.registrations(work, kind))}
 
 
 async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # noqa: ARG001 - a handler

@@ -277,7 +277,11 @@ class QueueServer:
             log.info(events.SERVER_STARTED, url=self.url, max_connections=connections.most, **grpc)
             started()
 
-        server = self._http = HttpServer(config, started=announce, stopping=self.core.stop)
+        def end_waiting() -> None:
+            self.core.stop()
+            self._extensions.stop()
+
+        server = self._http = HttpServer(config, started=announce, stopping=end_waiting)
         if self._should_stop:
             server.stop()
         try:

@@ -60,7 +60,7 @@ CASES: Final = (
     ScreenCase("no-url", ("queues", "--url", "localhost:7878"), code=78),
     ScreenCase("no-duration", ("lease", "thumbs", "--wait", "5 s"), code=2),
     ScreenCase("too-many-workers", ("scale", "resize", "99"), code=65),
-    ScreenCase("host-only", ("drain", "--url", "http://queue.example:7878"), code=2),
+    ScreenCase("host-only", ("plan", "--url", "http://queue.example:7878"), code=2),
     ScreenCase("init-again", ("init",)),
 )
 

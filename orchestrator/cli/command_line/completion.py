@@ -42,6 +42,7 @@ NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
     "release": NamedPlaces(("queues", None)),
     "delete": NamedPlaces(("queues", None), {"--named": "tasks"}),
     "peek": NamedPlaces(("queues",), _NAMED),
+    "search": NamedPlaces(("queues",), _TAGGED, ("--redrive", "--release", "--delete", "--dry-run")),
     "purge": NamedPlaces(("queues",), _TAGGED, ("--dead",)),
     "redrive": NamedPlaces(("queues",), _NAMED),
     "pause": NamedPlaces(("queues",), {"--pool": "pools"}),

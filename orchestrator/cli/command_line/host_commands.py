@@ -13,9 +13,10 @@ _ON_THE_HOST: Final = "run it on that host, with -f and the settings file that `
 _WITH_THE_STORE: Final = "give --store with the URL of the store that the server uses; the server may keep running"
 
 HOST_COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    **dict.fromkeys(("scale", "drain", "undrain", "reload"), (f"writes into {_STATE}", _ON_THE_HOST)),
-    "why-died": (f"reads {_STATE}", _ON_THE_HOST),
-    "plan": (f"reads the settings file and {_STATE}", _ON_THE_HOST),
+    "plan": (
+        f"reads the settings file and {_STATE}",
+        f"{_ON_THE_HOST}; `towline why POOL --url URL` tells what its supervisor decided",
+    ),
     "backtest": ("reads the lifecycle log that the settings file names", _ON_THE_HOST),
     "doctor": (
         "checks the machine that it runs on",

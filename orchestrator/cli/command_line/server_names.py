@@ -78,14 +78,17 @@ class NamingServer:
         yield from _fields(found.get("tags"), "tag")
 
     def workers(self) -> Iterator[str]:
-        """Yield the workers that the supervisor of this host published, if the server answers."""
-        if self._state is not None:
+        """Yield the workers of the supervisor of this host, as it published them, or of the one behind the URL."""
+        if self._state is None:
+            yield from _fields(self._call("GET", "/v1/workers").get("workers"), "worker")
+        else:
             snapshot = json.loads((self._state / "supervisor.json").read_text(encoding="utf-8"))
             yield from _fields(snapshot.get("workers"), "worker")
 
     def dead_workers(self) -> Iterator[str]:
         """Yield the workers that died last, the latest first."""
         if self._state is None:
+            yield from _fields(self._call("GET", f"/v1/deaths?limit={MAX_NAMES}").get("deaths"), "worker")
             return
         with (self._state / "deaths.jsonl").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - MAX_JOURNAL_BYTES))

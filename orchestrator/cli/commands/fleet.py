@@ -7,6 +7,7 @@ import click
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source, json_times
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import figures_of
@@ -51,6 +52,7 @@ def concerns_in(snapshot: Json) -> list[Json]:
 )
 @click.argument("pool", required=False)
 @click.option("--finish-by", "by", metavar="TIME", help="Size POOL to finish its backlog by this time (never: cancel).")
+@host_option
 @target_options
 def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """List the pools, or one: workers, tasks and waits of now, the rule that set their size, and overrides in force.
@@ -65,7 +67,7 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
     if by is not None:
         if pool is None:
             raise click.UsageError("--finish-by goes with a POOL")
-        return finish_by(pool, _instant(by), file=where["file"], as_json=as_json)
+        return finish_by(pool, _instant(by), where=where, as_json=as_json)
     with FleetReader(fleet_source(**where)) as reader:
         shown = reader.read()
     if pool is not None and pool not in shown.pools:
@@ -86,6 +88,7 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
 
 @command("workers", examples=("towline workers", "towline workers --deaths 20", "towline workers --json"))
 @click.option("--deaths", default=5, show_default=True, type=click.IntRange(0, 1000), help="Recent deaths to show.")
+@host_option
 @target_options
 def workers(deaths: int, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """List the workers with what each does now, tasks done and memory; and the latest deaths with their cause.

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 import click
 
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import NoOutputError
@@ -246,6 +247,7 @@ class TaskLines:
     "--lines", default=100, show_default=True, type=click.IntRange(0, MAX_LINES), help="Past lines printed at most."
 )
 @click.option("--since", type=DURATION, metavar="DURATION", help="Only lines of the last 10m, 2h, ...")
+@host_option
 @target_options
 def logs(
     name: str | None,

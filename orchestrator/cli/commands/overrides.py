@@ -5,40 +5,41 @@ when it starts.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Unpack
 
 import click
 
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.config.overrides import (
-    Expiry,
-    FinishOverride,
+    MAX_SCALE_SECONDS,
     Moment,
     Overrides,
     Paused,
-    ScaleOverride,
     describe_overrides,
+    with_finish,
+    with_pause,
+    with_size,
 )
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.settings import bounds_of
+from orchestrator.json_fields import list_in
 from orchestrator.runtimes.procfs import boot
 from orchestrator.settings_file import Project, state_of
 from queue_core.cli import exits
 from queue_core.cli.commands import admin
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import Command, command
-from queue_core.cli.options import DURATION, file_option, json_option, target_options
-from queue_core.cli.output import print_info, print_json
+from queue_core.cli.options import DURATION, target_options
+from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import TargetOptions
 from queue_core.config.messages import did_you_mean
-
-MAX_SECONDS: Final = 30 * 86_400.0
-
 
 _NEGATIVE: Final = re.compile(r"-[0-9]+(?:\.[0-9]+)?")
 
@@ -72,38 +73,36 @@ class ScaleCommand(Command):
 @click.option("--for", "seconds", type=DURATION, default="1h", show_default=True, help="How long it lasts.")
 @click.option("--force", is_flag=True, help="Allow more workers than the pool's max.")
 @click.option("--reset", is_flag=True, help="Return to the settings now: drop the size and --finish-by set by hand.")
-@file_option
-@json_option
+@host_option
+@supervisor_options
 def scale(
     pool: str,
     workers: str | None,
     seconds: float,
     force: bool,  # noqa: FBT001  click's flags
     reset: bool,  # noqa: FBT001
-    file: Path | None,
     as_json: bool,  # noqa: FBT001
+    **where: Unpack[SupervisorOptions],
 ) -> int:
     """Give POOL exactly this many WORKERS for a while.
 
     This takes precedence over min and schedule of the settings file, and with --force over max. Guards may still hold
     it back: the host's memory and CPU, failing starts. Surplus busy workers finish their tasks first. It survives a
-    restart. Exit code 65: it is more than the pool's max.
+    restart. Exit code 65: it is more than the pool's max. With --url it is a pool of a supervisor elsewhere.
     """
     if reset == (workers is not None):
         raise click.UsageError("give either a number of workers or --reset")
-    if not 0 < seconds <= MAX_SECONDS:
+    if not 0 < seconds <= MAX_SCALE_SECONDS:
         raise click.UsageError(f"--for must be more than 0 s and at most 30d: {seconds:g} s")
-    project = load_project(file)
+    url = supervisor_url(where["url"], where["file"])
+    if url is not None:
+        size = None if workers is None else _whole(workers, pool)
+        body = {"workers": size, "seconds": seconds, "force": force}
+        return _changed_at(url, pool, "scale", body, token_file=where["token_file"], as_json=as_json)
+    project = load_project(where["file"])
     spec = _pool(project, pool)
-    size = None if workers is None else _size(workers, spec, force=force)
-    now = moment()
-
-    def change(before: Overrides) -> Overrides:
-        if size is None:
-            return Overrides(paused=before.paused)
-        return Overrides(ScaleOverride(size, Expiry.after(seconds, now)), before.paused, before.finish_by)
-
-    return _changed(project, spec, change, as_json=as_json)
+    size, now = None if workers is None else _size(workers, spec, force=force), moment()
+    return _changed(project, spec, lambda before: with_size(before, size, seconds=seconds, now=now), as_json=as_json)
 
 
 @command(
@@ -114,6 +113,7 @@ def scale(
 @click.argument("queue", required=False)
 @click.option("--pool", help="Leave this pool at its size, instead of pausing a queue.")
 @click.option("--changes", type=click.Choice(["both", "up", "down"]), help="Which changes of the pool's size to pause.")
+@host_option
 @target_options
 def pause(
     queue: str | None,
@@ -122,49 +122,76 @@ def pause(
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
 ) -> int:
-    """Grant no more leases on QUEUE; adds and deletes continue. With --pool: leave a pool at its size."""
+    """Grant no more leases on QUEUE; adds and deletes continue. With --pool: leave a pool at its size.
+
+    With --pool, --url names a supervisor elsewhere.
+    """
     _either(queue, pool, changes)
     if pool is None:
         return _of_queue(admin.pause, queue, as_json=as_json, where=where)
-    return change_overrides(
-        pool,
-        lambda before: Overrides(before.scale, changes or "both", before.finish_by),
-        file=where["file"],
-        as_json=as_json,
-    )
+    paused = changes or "both"
+    if (url := _supervisor(where)) is not None:
+        body = {"changes": paused}
+        return _changed_at(url, pool, "pause", body, token_file=where["token_file"], as_json=as_json)
+    return change_overrides(pool, lambda before: with_pause(before, paused), file=where["file"], as_json=as_json)
 
 
 @command("resume", when_cut="stderr", examples=("towline resume thumbs", "towline resume --pool resize"))
 @click.argument("queue", required=False)
 @click.option("--pool", help="Let this pool change its size again, instead of resuming a queue.")
+@host_option
 @target_options
 def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Grant leases on QUEUE again. With --pool: let a pool change its size again."""
+    """Grant leases on QUEUE again. With --pool: let a pool change its size again.
+
+    With --pool, --url names a supervisor elsewhere.
+    """
     _either(queue, pool, None)
     if pool is None:
         return _of_queue(admin.resume, queue, as_json=as_json, where=where)
-    return change_overrides(
-        pool, lambda before: Overrides(before.scale, "no", before.finish_by), file=where["file"], as_json=as_json
-    )
+    if (url := _supervisor(where)) is not None:
+        return _changed_at(url, pool, "resume", {}, token_file=where["token_file"], as_json=as_json)
+    return change_overrides(pool, lambda before: with_pause(before, "no"), file=where["file"], as_json=as_json)
 
 
-def finish_by(pool: str, instant: TypedInstant | None, *, file: Path | None, as_json: bool) -> int:
+def finish_by(pool: str, instant: TypedInstant | None, *, where: TargetOptions, as_json: bool) -> int:
     """Require that a pool's backlog is finished by `instant`; None cancels that."""
-    now = moment()
+    now, offset = moment(), 0 if instant is None else instant.utc_offset_seconds
+    at = None if instant is None else instant.at
+    if (url := _supervisor(where)) is not None:
+        body = {"at": at, "utc_offset_seconds": offset}
+        return _changed_at(url, pool, "finish-by", body, token_file=where["token_file"], as_json=as_json)
 
     def change(before: Overrides) -> Overrides:
-        if instant is None:
-            return Overrides(before.scale, before.paused)
-        until = Expiry.after(instant.at - now.wall_seconds, now)
-        return Overrides(before.scale, before.paused, FinishOverride(until, instant.utc_offset_seconds))
+        return with_finish(before, at, utc_offset_seconds=offset, now=now)
 
-    return change_overrides(pool, change, file=file, as_json=as_json)
+    return change_overrides(pool, change, file=where["file"], as_json=as_json)
 
 
 def change_overrides(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | None, as_json: bool) -> int:
     """Change the overrides of a pool and print those in force. Raises `CommandError`."""
     project = load_project(file)
     return _changed(project, _pool(project, pool), change, as_json=as_json)
+
+
+def _supervisor(where: TargetOptions) -> str | None:
+    """Return the URL of the supervisor whose pool is meant; None: that of the settings file, on this host."""
+    if where["store"] is not None:
+        raise click.UsageError("--store does not go with a pool: its supervisor is named by --url, or by -f")
+    return supervisor_url(where["url"], where["file"])
+
+
+def _changed_at(
+    url: str, pool: str, verb: str, body: Mapping[str, object], *, token_file: Path | None, as_json: bool
+) -> int:
+    """Change the overrides of a pool elsewhere and print those in force."""
+    with supervisor_at(url, token_file) as supervisor:
+        told = supervisor.post("pools", pool, verb, body=body)
+    if as_json:
+        print_json({"pool": told["pool"], "alive": told["alive"], "orders": told["orders"]})
+    else:
+        echo(f"{pool}: {'; '.join(map(str, list_in(told, 'sentences'))) or 'as its settings say'}")
+    return exits.OK
 
 
 def _pool(project: Project, name: str) -> PoolSpec:
@@ -180,21 +207,27 @@ def _pool(project: Project, name: str) -> PoolSpec:
     return project.pools[name]
 
 
-def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
-    """Return the size that was asked for. Raises `CommandError` for one that the pool can't or may not have."""
-    _, most = bounds_of(spec)
+def _whole(text: str, pool: str, most: int = MAX_WORKERS) -> int:
+    """Return the number in a text. Raises `CommandError` for one that no pool can have."""
+    example = f"for example `towline scale {pool} {most if most < MAX_WORKERS else 4}`"
     try:
         size = int(text)
     except ValueError:
         size = -1
     if size < 0:
-        message = (
-            f"'{text}' is no number of workers: it must be a whole number from 0 to {most:,}, the max of {spec.name}"
-        )
-        raise CommandError(message, code=exits.USAGE, fix=f"for example `towline scale {spec.name} {most}`")
+        of = f", the max of {pool}" if most < MAX_WORKERS else ""
+        message = f"'{text}' is no number of workers: it must be a whole number from 0 to {most:,}{of}"
+        raise CommandError(message, code=exits.USAGE, fix=example)
     if size > MAX_WORKERS:
         message = f"{size:,} workers are more than any pool may have: at most {MAX_WORKERS:,}"
-        raise CommandError(message, code=exits.BAD_DATA, fix=f"for example `towline scale {spec.name} {most}`")
+        raise CommandError(message, code=exits.BAD_DATA, fix=example)
+    return size
+
+
+def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
+    """Return the size that was asked for. Raises `CommandError` for one that the pool can't or may not have."""
+    _, most = bounds_of(spec)
+    size = _whole(text, spec.name, most)
     if size > most and not force:
         raise CommandError(
             f"{size:,} workers are more than max {most:,} of pool {spec.name}",

@@ -7,13 +7,15 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Unpack
 
 import click
 
 from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.json_fields import list_in
 from orchestrator.settings_file import state_of
@@ -22,10 +24,14 @@ from orchestrator.state.private_files import make_folder
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import DURATION, file_option, json_option
+from queue_core.cli.options import DURATION
 from queue_core.cli.output import echo, print_info, print_json
 
 POLL_SECONDS: Final = 0.05
+CALL_POLL_SECONDS: Final = 0.5
+"""Pause between two looks for the answer of a supervisor elsewhere."""
+FIRST_WAIT_SECONDS: Final = 2.0
+"""For so long its server waits for the answer itself."""
 
 
 @command(
@@ -41,9 +47,9 @@ POLL_SECONDS: Final = 0.05
     show_default=True,
     help="How long to wait for the answer, at most.",
 )
-@file_option
-@json_option
-def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+@host_option
+@supervisor_options
+def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) -> int:  # noqa: FBT001
     """Make the supervisor read its settings file again, and print what changed.
 
     This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
@@ -51,11 +57,15 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
     schedules are as the file and the applications have them now.
     Other settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed,
     and the supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did
-    not answer in time.
+    not answer in time. With --url it is a supervisor elsewhere, which reads its own file.
     """
-    files = state_of(load_project(file))
-    with _one_at_a_time(files):
-        answer = _answer(files, seconds=seconds)
+    url = supervisor_url(where["url"], where["file"])
+    if url is not None:
+        answer = _answer_at(url, where["token_file"], seconds=seconds)
+    else:
+        files = state_of(load_project(where["file"]))
+        with _one_at_a_time(files):
+            answer = _answer(files, seconds=seconds)
     mistakes = answer.get("mistakes")
     if isinstance(mistakes, list):
         if as_json:
@@ -72,7 +82,7 @@ def reload(seconds: float, file: Path | None, as_json: bool) -> int:  # noqa: FB
         told = {"changes": changes, "queues": made, "schedules": schedules, "next_start": waiting}
         print_json({"reloaded": True, **told})
         return exits.OK
-    unusable = check_imports(load_project(file), seconds=seconds).problems
+    unusable = check_imports(load_project(where["file"]), seconds=seconds).problems if url is None else []
     for queue in made:
         echo(f"queue {queue}: made")
     for change in changes:
@@ -118,6 +128,25 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
                 fix="it will reload when it can; `towline pools` and its log show what it does",
             )
         time.sleep(POLL_SECONDS)
+
+
+def _answer_at(url: str, token_file: Path | None, *, seconds: float) -> dict[str, object]:
+    """Return the answer of a supervisor elsewhere. Raises `CommandError`."""
+    clock = SystemMonotonicClock()
+    until = clock.monotonic() + seconds
+    with supervisor_at(url, token_file) as supervisor:
+        answer = supervisor.post("supervisor", "reload", body={"wait_seconds": min(seconds, FIRST_WAIT_SECONDS)})
+        while not answer["answered"]:
+            if clock.monotonic() >= until:
+                raise CommandError(
+                    f"no answer within {seconds:g} s",
+                    code=exits.TRY_AGAIN,
+                    where=supervisor.shown,
+                    fix="it will reload when it can; `towline pools --url URL` shows what it does",
+                )
+            time.sleep(CALL_POLL_SECONDS)
+            answer = supervisor.get("supervisor", "reload", request=answer["request"])
+    return answer if not answer["reloaded"] else {key: value for key, value in answer.items() if key != "mistakes"}
 
 
 @contextmanager

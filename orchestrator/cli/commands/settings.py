@@ -1,16 +1,21 @@
 """`towline check`, `config` and `schema`: validate, print and describe the settings file."""
 
 from pathlib import Path
+from typing import Unpack
 
 import click
 
+from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import ImportFindings, check_imports
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
+from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, json_schema
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import file_argument, file_option, json_option, setting_options
+from queue_core.cli.options import file_argument, json_option, setting_options
 from queue_core.cli.output import columns, echo, print_info, print_json, print_table
 from queue_core.cli.serving import flag_overrides
 from queue_core.process.wording import counted
@@ -57,8 +62,8 @@ def check(imports: bool, file: Path | None, as_json: bool) -> int:  # noqa: FBT0
     "--origin", is_flag=True, help="Show where each value comes from: flag, variable, file and line, or default."
 )
 @setting_options
-@file_option
-@json_option
+@host_option
+@supervisor_options
 def config(
     origin: bool,  # noqa: FBT001
     store: str | None,
@@ -66,10 +71,13 @@ def config(
     listen: str | None,
     lifecycle: str | None,
     log: str | None,
-    file: Path | None,
     as_json: bool,  # noqa: FBT001
+    **where: Unpack[SupervisorOptions],
 ) -> int:
-    """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default."""
+    """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default.
+
+    --url shows those of a supervisor elsewhere, without what may be secret.
+    """
     flags = flag_overrides(
         [
             (("store",), store),
@@ -79,7 +87,7 @@ def config(
             (("log",), log),
         ]
     )
-    rows = effective(load_project(file, flags=flags))
+    rows = _elsewhere(where) if where["url"] is not None else effective(load_project(where["file"], flags=flags))
     if as_json:
         print_json([{"setting": path, "value": value, "origin": where} for path, value, where in rows])
         return exits.OK
@@ -87,6 +95,18 @@ def config(
     heads = columns(*titles, keeps=titles, folds=titles[1:])
     print_table(heads, [(path, _shown(value), where)[: len(heads)] for path, value, where in rows], empty="")
     return exits.OK
+
+
+def _elsewhere(where: SupervisorOptions) -> list[tuple[str, object, str]]:
+    """Return the settings of the supervisor that `--url` names."""
+    url = supervisor_url(where["url"], None)
+    assert url is not None
+    with supervisor_at(url, where["token_file"]) as supervisor:
+        told = supervisor.get("supervisor", "settings")
+    for setting in list_in(told, "not_in_force"):
+        print_info(f"! {not_in_force(str(setting))}")
+    found = mappings_of(told["settings"])
+    return [(str(one["setting"]), one["value"], str(one["origin"])) for one in found]
 
 
 @command(

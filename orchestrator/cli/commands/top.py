@@ -13,12 +13,15 @@ import click
 
 from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.live_fleet import FleetReader, FleetSource, Json, ShownFleet, fleet_source, json_times
+from orchestrator.cli.supervisor_calls import supervisor_at
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.top.full_screen import FullScreen
 from orchestrator.cli.top.screen import Marks, fleet_text, screen
 from orchestrator.cli.top.view import Action, TopView, chosen, pressed, scaled_size, shown_pools
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride, describe_overrides
 from orchestrator.fleet.figures import PoolFigures
+from orchestrator.json_fields import known_count_in, list_in, mapping_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -39,6 +42,7 @@ SCALE_SECONDS: Final = 3_600.0
 )
 @click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between refreshes.")
 @click.option("--once", is_flag=True, help="Print once and exit.")
+@host_option
 @target_options
 def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Show pools, workers and waits of now until `q`; `?` lists the keys.
@@ -157,7 +161,7 @@ def _watch(source: FleetSource, first: ShownFleet, every: float, where: TargetOp
                 if action == "explain" and pool is not None:
                     page, view = _explained(pool.pool, where), replace(view, page="why", scroll=0)
                 elif action is not None and pool is not None:
-                    view = replace(view, pool=pool.pool, message=_scale(source, pool, action))
+                    view = replace(view, pool=pool.pool, message=_scale(source, pool, action, where))
                     reads.soon()
 
 
@@ -168,6 +172,7 @@ def _explained(pool: str, where: TargetOptions) -> list[str]:
     printed = io.StringIO()
     options = ["--file", str(where["file"])] if where["file"] is not None else []
     options += ["--url", where["url"]] if where["url"] is not None else []
+    options += ["--token-file", str(where["token_file"])] if where["token_file"] is not None else []
     try:
         with redirect_stdout(printed):
             why.main([pool, *options], standalone_mode=False)
@@ -176,11 +181,11 @@ def _explained(pool: str, where: TargetOptions) -> list[str]:
     return printed.getvalue().splitlines()
 
 
-def _scale(source: FleetSource, pool: PoolFigures, action: Action) -> str:
+def _scale(source: FleetSource, pool: PoolFigures, action: Action, where: TargetOptions) -> str:
     """Set the pool's size by hand, or as its settings say; return what is so now in a sentence."""
     files = source.files
     if files is None:
-        return "a size is set where the supervisor runs: run `towline top` there, in the folder of its settings"
+        return _scale_at(source.target().url, pool, action, where)
     now, why_not = moment(), ""
 
     def change(before: Overrides) -> Overrides:
@@ -199,6 +204,23 @@ def _scale(source: FleetSource, pool: PoolFigures, action: Action) -> str:
     except OSError as error:
         return f"can't write in {files.path}: {error.strerror}"
     return why_not or f"{pool.pool}: {'; '.join(describe_overrides(in_force, now)) or 'as its settings say'}"
+
+
+def _scale_at(url: str, pool: PoolFigures, action: Action, where: TargetOptions) -> str:
+    """Do the same at a supervisor elsewhere."""
+    workers: int | None = None
+    try:
+        with supervisor_at(url, where["token_file"]) as supervisor:
+            if action != "reset":
+                known = mapping_of(supervisor.get("pools", pool.pool, "overrides")["orders"]).get("scale")
+                size = known_count_in(mapping_of(known), "workers")
+                workers, why_not = scaled_size(pool, step=1 if action == "grow" else -1, size=size)
+                if why_not:
+                    return why_not
+            told = supervisor.post("pools", pool.pool, "scale", body={"workers": workers, "seconds": SCALE_SECONDS})
+    except CommandError as error:
+        return error.lines[0]
+    return f"{pool.pool}: {'; '.join(map(str, list_in(told, 'sentences'))) or 'as its settings say'}"
 
 
 def _indent(text: str) -> int:

@@ -4,7 +4,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -19,9 +19,11 @@ from orchestrator.cli.project_file import load_project, pools_loader
 from orchestrator.cli.up.view import events_shown
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import AlreadySupervisedError
+from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
+from orchestrator.http_api.registry import SupervisorRegistry
+from orchestrator.settings_file import DEFAULT_FILE, Project, effective, state_of
 from orchestrator.supervisor.unix_signals import OwnTerminal, ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.cli import exits
@@ -44,6 +46,7 @@ from queue_core.errors import ListenError
 from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
+from queue_core.server.app import release
 from queue_core.server.extensions import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread, pass_on_socket
@@ -159,21 +162,24 @@ def up(
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        heartbeat, paths = _heartbeat_and_paths(project)
+        api = stack.enter_context(closing(_Api(project, file, flags)))
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=api.paths)
         except ListenError as error:
             raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
         url = server.start()
         stack.callback(server.stop)
+        api.begin(url, ours, listens=(url, options))
+        stack.callback(api.registry.stop)
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers)
-        run = _Run(project, file, flags, heartbeat, terminal)
+        run = _Run(project, file, flags, api.heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:
+            api.registry.leave()
             kept = server.hand_over()
     return renew(kept, terminal) if code == RENEW else code
 
@@ -205,15 +211,19 @@ def supervise(
     token = bearer_token()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
-        heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
+        api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))
         statistics: tuple[str, ...] = ()
+        listens: tuple[str, ServeOptions] | None = None
         if project.supervisor.listen is not None:
-            listener = _listener(project, project.supervisor.listen, paths)
+            listener = _listener(project, project.supervisor.listen, api.paths)
             statistics = (f"statistics at {listener.start()}",)
             stack.callback(listener.stop)
+            listens = listener.url, listener.options
+        api.begin(found, token, listens=listens)
+        stack.callback(api.registry.stop)
         title = file or Path(DEFAULT_FILE), masked(found), *statistics
         view.begin(found, token=token, title=title, handlers=handlers)
-        run = _Run(project, file, (), heartbeat, terminal)
+        run = _Run(project, file, (), api.heartbeat, terminal)
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
     return renew(None, terminal) if code == RENEW else code
@@ -238,11 +248,44 @@ def handlers_in(project: Project) -> Mapping[str, int]:
     return findings.handlers
 
 
-def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
-    """Return the heartbeat that the supervisor will update, and the HTTP paths that read it."""
-    clock = SystemMonotonicClock()
-    heartbeat = Heartbeat(now=clock.monotonic())
-    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone, files=state_of(project))
+class _Api:
+    """A supervisor's HTTP paths, the heartbeat that it will update for them, and the queues that they ask."""
+
+    def __init__(
+        self, project: Project, file: Path | None, flags: tuple[Override, ...], *, is_alone: bool = False
+    ) -> None:
+        clock = SystemMonotonicClock()
+        self.heartbeat = Heartbeat(now=clock.monotonic())
+        self.queues = OwnQueues()
+        files = state_of(project)
+        self.registry = SupervisorRegistry(self.queues, self.heartbeat, clock, files, version=release())
+        self.paths = fleet_paths(
+            self.heartbeat,
+            clock,
+            is_alone=is_alone,
+            files=files,
+            queues=self.queues,
+            registry=self.registry,
+            settings=lambda: _in_force(project, file, flags),
+        )
+
+    def begin(self, url: str, token: str | None, *, listens: tuple[str, ServeOptions] | None) -> None:
+        """Ask the queues at this URL from now on, and register there as listening at another one, or nowhere."""
+        self.queues.locate(url, token=token)
+        address, options = listens or ("", None)
+        self.registry.start(address, options)
+
+    def close(self) -> None:
+        """Close the connections to the queues."""
+        self.queues.close()
+
+
+def _in_force(started_with: Project, file: Path | None, flags: tuple[Override, ...]) -> list[tuple[str, object, str]]:
+    """Return the settings as the file has them; those of the start while it has mistakes, which a reload refuses."""
+    try:
+        return effective(load_project(file, flags=flags))
+    except (CommandError, OSError):
+        return effective(started_with)
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:

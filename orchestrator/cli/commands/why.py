@@ -1,6 +1,7 @@
 """`towline why POOL | QUEUE | TASK`: explain a decision, a queue, or what happened to a task."""
 
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Unpack
@@ -11,24 +12,26 @@ from orchestrator.cli.commands.fleet import Json
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.silent_ends import silent_ends
+from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.figures import describe_pause
-from orchestrator.json_fields import list_in
+from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.pull_queue import tags_of, unserved_in
-from orchestrator.state.directory import StateDir
-from orchestrator.state.templates import TemplateRecord
+from orchestrator.state.decisions import instant_in, pool_record
+from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, print_wrapped
-from queue_core.cli.target import Target, TargetOptions, opened, queue_meant
+from queue_core.cli.target import Target, TargetOptions, find_target, opened, queue_meant
 from queue_core.cli.task_story import find_stories, story_lines, story_record
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.celery_names import shown_queue
@@ -49,8 +52,6 @@ from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
 from queue_core.unit_of_work import limits_that_hold
 
-MAX_READ: Final = 50_000
-MAX_REPLAYS: Final = 10_000
 _TAGS_COUNTED: Final = 1_000
 _COUNTS: Final = (
     ("ready", "ready"),
@@ -93,6 +94,7 @@ _SEEN: Final = (
 )
 @click.option("--last", default=5, show_default=True, type=click.IntRange(1, 1000), help="Decisions to show.")
 @click.option("--full", is_flag=True, help="Show every recorded input, and repeat the decision from them.")
+@host_option
 @target_options
 def why(
     subject: str,
@@ -115,6 +117,8 @@ def why(
 
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
     its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
+
+    --url asks a server elsewhere, and its supervisor about pools.
     """
     is_known = not is_task and _explain_pool(subject, then=then, last=last, full=full, as_json=as_json, where=where)
     if not is_known and not is_task:
@@ -137,16 +141,17 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, story in enumerate(stories):
         if number:
             echo()
-        for line in story_lines(story, now=now, ends=silent_ends(story, where["file"])):
+        for line in story_lines(story, now=now, ends=silent_ends(story, where)):
             echo(line)
 
 
 def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
-    if where["url"] or where["store"]:
-        fix = "a pool is explained on its supervisor's host: without --url and --store, by -f with its settings file"
+    pools = [] if where["store"] else _pools_elsewhere(where) if where["url"] else _known_pools(where)
+    if where["store"] or pools is None:
+        fix = "a pool is explained by its supervisor: give the URL of its `towline up`, or -f with its settings file"
         message = f"there is no queue and no task '{name}'"
         return CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=fix)
-    perhaps = did_you_mean(name, [*_known_pools(where), *_known_queues(where)])
+    perhaps = did_you_mean(name, [*pools, *_known_queues(where)])
     return CommandError(
         f"there is no pool, no queue and no task '{name}'{perhaps}",
         code=exits.NO_INPUT,
@@ -241,45 +246,136 @@ def _known_pools(where: TargetOptions) -> list[str]:
     return known
 
 
+def _pools_elsewhere(where: TargetOptions) -> list[str] | None:
+    """Return the pools of the supervisor at the URL; None: it has none."""
+    try:
+        return [*fleet_source(**where).published(deaths=0).pools]
+    except CommandError:
+        return None
+
+
 def _known_queues(where: TargetOptions) -> list[str]:
     with suppress(CommandError, QueueError), opened(makes_queues=False, **where) as (queues, _):
         return [shown_queue(spec.name, label=spec.label) for spec in queues.queues()]
     return []
 
 
+@dataclass(frozen=True, slots=True)
+class ExplainedPool:
+    """All that is known of a pool's size, at a time or now.
+
+    `current` is the decision in force then, `record` the newest ones up to then; the rest is only of now.
+    """
+
+    pool: str
+    current: Json | None
+    found: list[Json]
+    inputs: object = None
+    is_drained: bool = False
+    sentences: list[str] = field(default_factory=list)
+    template: TemplateRecord | None = None
+    start: str = ""
+    age: str = ""
+
+
 def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json: bool, where: TargetOptions) -> bool:
     """Explain a pool's size; False when there is no such pool."""
-    if where["url"] or where["store"] or pool not in _known_pools(where):
+    if where["store"]:
         return False
+    now = SystemMonotonicClock().wall_seconds()
+    at = None if then is None else _instant(then, now=now)
+    url = _supervisor_url(where)
+    if url is not None:
+        explained = _pool_at(url, pool, at=at, last=last, full=full, where=where)
+    else:
+        explained = _pool_here(pool, at=at, last=last, full=full, where=where)
+    if explained is None:
+        return False
+    if as_json:
+        told = {"pool": pool, "drained": explained.is_drained, "now": explained.current, "decisions": explained.found}
+        told |= {"sentences": explained.sentences}
+        told["template"] = explained.template.to_json() if explained.template is not None else None
+        print_json(told | ({"inputs": explained.inputs} if full else {}))
+        return True
+    _print_pool(explained, at=at, now=now, full=full)
+    return True
+
+
+def _supervisor_url(where: TargetOptions) -> str | None:
+    """Return the URL of the server whose supervisor is asked; None: the settings file's state folder is read."""
+    if where["file"] is None and (where["url"] or not Path(DEFAULT_FILE).is_file()):
+        with suppress(CommandError):
+            target = find_target(**where)
+            return target.url if target.is_server else None
+    return None
+
+
+def _pool_here(pool: str, *, at: float | None, last: int, full: bool, where: TargetOptions) -> ExplainedPool | None:
+    if pool not in _known_pools(where):
+        return None
     project = load_project(where["file"])
     files = state_of(project)
-    now = SystemMonotonicClock().wall_seconds()
-    at = now if then is None else _instant(then, now=now)
+    record = pool_record(files, pool, at=at, last=last, full=full)
+    if at is not None:
+        return ExplainedPool(pool, record.current, record.decisions, record.inputs, files.is_drained())
     with FleetReader(fleet_source(**where)) as reader:
-        shown = reader.read() if then is None else reader.source.published(deaths=0)
-    kept = [one for one in files.read_decisions(limit=MAX_READ) if one.get("pool") == pool and _at(one) <= at]
-    current = shown.pools.get(pool, {}).get("decision") if then is None else next(iter(kept), None)
-    found = kept[:last]
-    chosen = current if then is not None and isinstance(current, dict) else next(iter(found), None)
-    inputs = _inputs(files, pool, chosen) if full and chosen is not None else None
-    template = files.read_templates().get(pool) if then is None else None
-    sentences = [*shown.sentences(pool), *_degradations(where)] if then is None else []
-    if as_json:
-        told = {"pool": pool, "drained": shown.is_drained, "now": current, "decisions": found, "sentences": sentences}
-        told["template"] = template.to_json() if template is not None else None
-        print_json(told | ({"inputs": inputs} if full else {}))
-        return True
-    if isinstance(current, dict):
-        if then is not None:
-            print_wrapped(f"{_clock(_at(current))}, {shown_ago(now - _at(current))}", hang=2)
-        _print(pool, current, sentences)
+        shown = reader.read()
+    current, template = shown.pools.get(pool, {}).get("decision"), files.read_templates().get(pool)
+    spec = project.pools.get(pool)
+    settings: Json = {} if spec is None else {"start": spec.start, "app": spec.app, "runtime": spec.runtime_kind}
+    return ExplainedPool(
+        pool,
+        current if isinstance(current, dict) else None,
+        record.decisions,
+        record.inputs,
+        shown.is_drained,
+        [*shown.sentences(pool), *_degradations(where)],
+        template,
+        _how_workers_start(settings, template),
+        shown.age,
+    )
+
+
+def _pool_at(
+    url: str, pool: str, *, at: float | None, last: int, full: bool, where: TargetOptions
+) -> ExplainedPool | None:
+    """Return what a supervisor elsewhere tells of a pool; None where there is none, or no such pool."""
+    try:
+        with supervisor_at(url, where["token_file"]) as supervisor:
+            told = supervisor.get("pools", pool, "why", at=at, last=last, full=full)
+    except (UnknownNameError, NoSupervisorError):
+        return None
+    current, found = told["now"], mappings_of(told["decisions"])
+    record = ExplainedPool(
+        pool, current if isinstance(current, dict) else None, found, told["inputs"], bool(told["drained"])
+    )
+    if at is not None:
+        return record
+    with FleetReader(fleet_source(**where)) as reader:
+        shown = reader.read()
+    template = template_in(told["template"])
+    return replace(
+        record,
+        sentences=[*shown.sentences(pool), *_degradations(where)],
+        template=template,
+        start=_how_workers_start(mapping_of(told["settings"]), template),
+        age=shown.age,
+    )
+
+
+def _print_pool(explained: ExplainedPool, *, at: float | None, now: float, full: bool) -> None:
+    current, found = explained.current, explained.found
+    if current is not None:
+        if at is not None:
+            print_wrapped(f"{_clock(instant_in(current))}, {shown_ago(now - instant_in(current))}", hang=2)
+        _print(explained.pool, current, explained.sentences)
     else:
-        for sentence in sentences:
+        for sentence in explained.sentences:
             print_wrapped(sentence, "! ")
-    if then is None and (start := _how_workers_start(project.pools.get(pool), template, now=now)):
-        print_wrapped(start, "  start: ", hang=4)
+    if explained.start:
+        print_wrapped(explained.start, "  start: ", hang=4)
     if full:
-        _print_again(inputs, chosen)
+        _print_again(explained.inputs, found[0] if found else None)
     if found:
         echo()
         echo(f"the last {counted(len(found), 'decision')}, newest first" if len(found) > 1 else "the last decision")
@@ -289,13 +385,12 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
         size = f"{one.get('current')} -> {one.get('target')}"
         print_wrapped(
             f"{one.get('rule')}: {one.get('why')}{held}",
-            f"  {shown_clock(_at(one), now_seconds=now)}  {clean(size):<9} ",
+            f"  {shown_clock(instant_in(one), now_seconds=now)}  {clean(size):<9} ",
         )
     if not found and current is None:
-        print_info("no decision yet" if then is None else f"no decision is on record before {_clock(at)}")
-    if then is None and shown.age:
-        print_info(shown.age)
-    return True
+        print_info("no decision yet" if at is None else f"no decision is on record before {_clock(at)}")
+    if explained.age:
+        print_info(explained.age)
 
 
 def _print(pool: str, decision: Json, sentences: list[str]) -> None:
@@ -332,13 +427,13 @@ def _figure(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 
-def _how_workers_start(spec: PoolSpec | None, template: TemplateRecord | None, *, now: float) -> str:
+def _how_workers_start(settings: Json, template: TemplateRecord | None) -> str:
     """Return whether the pool's workers are forked, and why not; "" where that can't be, or is not known."""
-    if spec is not None and spec.start == "exec" and spec.app is not None and spec.runtime_kind == "process":
+    if settings.get("start") == "exec" and settings.get("app") and settings.get("runtime") == "process":
         return "workers are not forked: start is exec"
     if template is None:
         return ""
-    lived = shown_seconds(max(0.0, now - template.since))
+    lived = shown_seconds(max(0.0, SystemMonotonicClock().wall_seconds() - template.since))
     forks = f"; {template.forks:,} forked in {lived}" if template.forks else ""
     memory = f", {shown_bytes(template.memory_bytes)} that they share" if forks and template.memory_bytes else ""
     return f"{template.sentence}{forks}{memory}"
@@ -370,14 +465,6 @@ def _learned(decision: Json) -> str:
     return ", ".join(parts)
 
 
-def _inputs(files: StateDir, pool: str, decision: Json) -> object:
-    """Return all inputs of the decision, if they are still recorded."""
-    for one in files.read_replays(limit=MAX_REPLAYS):
-        if one.get("pool") == pool and abs(_at(one) - _at(decision)) < 0.01:
-            return one.get("inputs")
-    return None
-
-
 def _print_again(inputs: object, decision: Json | None) -> None:
     if inputs is None or decision is None:
         print_info("its inputs are no longer recorded")
@@ -388,7 +475,7 @@ def _print_again(inputs: object, decision: Json | None) -> None:
         print_info(f"its inputs can't be read; another version may have written them: {error}")
         return
     same = "the same" if again.target == decision.get("target") else f"not {decision.get('target')}"
-    ago = shown_ago(SystemMonotonicClock().wall_seconds() - _at(decision))
+    ago = shown_ago(SystemMonotonicClock().wall_seconds() - instant_in(decision))
     outcome = f"{counted(again.target, 'worker')}, {same} (--json shows them)"
     print_wrapped(f"the decision of {ago}, repeated from its {_count(inputs):,} inputs: {outcome}", "  ", hang=4)
 
@@ -408,8 +495,3 @@ def _instant(text: str, *, now: float) -> float:
 
 def _clock(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _at(record: Json) -> float:
-    at = record.get("at")
-    return float(at) if isinstance(at, int | float) else 0.0

@@ -4,26 +4,28 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final, TypeAlias, cast
+from typing import Final, TypeAlias, Unpack, cast
 from urllib.parse import urlencode
 
 import click
 
 from orchestrator.cli.death_advice import advise
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
+from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import shown_lines
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death, worker_names
 from orchestrator.fleet.exits import ENDS_WELL
 from orchestrator.fleet.last_words import folded_stack, whole_line
+from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import file_option, json_option
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
 from queue_core.cli.target import Target, opened
 from queue_core.clock import Instant
@@ -199,7 +201,6 @@ def _ordinal(count: int) -> str:
 _MODULES: Final = "Extension modules: "
 """The beginning of the last line that a fault in native code leaves."""
 MAX_READ: Final = 50_000
-MAX_SHOWN: Final = 20
 EVENTS: Final = 1000
 
 
@@ -215,19 +216,24 @@ EVENTS: Final = 1000
 @click.argument("worker", required=False)
 @click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), help="Deaths to list.")
 @click.option("--pool", help="List only this pool's.")
-@file_option
-@json_option
-def why_died(worker: str | None, last: int, pool: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
+@host_option
+@supervisor_options
+def why_died(
+    worker: str | None,
+    last: int,
+    pool: str | None,
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[SupervisorOptions],
+) -> int:
     """Explain how WORKER died, what became of its tasks, and what to do; without WORKER, list the latest deaths.
 
-    The beginning of a worker's name is enough. Exits with 66 when no such death is on record.
+    The beginning of a worker's name is enough. Exits with 66 when no such death is on record. --url asks a supervisor
+    elsewhere.
     """
-    project = load_project(file)
-    files = state_of(project)
-    deaths = files.read_deaths(limit=MAX_READ)
+    url = supervisor_url(where["url"], where["file"])
     wall_seconds = SystemMonotonicClock().wall_seconds()
     if worker is None:
-        found = [one for one in deaths if pool in (None, one.get("pool"))][:last]
+        found = _listed(pool, last, url, where)
         if as_json:
             print_json({"deaths": found})
             return exits.OK
@@ -236,17 +242,40 @@ def why_died(worker: str | None, last: int, pool: str | None, file: Path | None,
         if not found:
             print_info("no deaths on record" if pool is None else f"no deaths of pool {pool} on record")
         return exits.OK
-    death = _chosen(worker, deaths, files)
-    now = _tasks_now(death, file=file)
+    death, by_hand = _certificate(worker, url, where)
+    now = _tasks_now(death, url=url, where=where)
     if as_json:
         since = [task_out(task) for task in now.tasks.values()]
         done = [{"queue": queue, "task": task, "worker": by} for (queue, task), by in now.ended_by.items()]
         print_json({"death": death, "tasks_now": since, "done_by": done, "not_looked_up": now.trouble or None})
         return exits.OK
-    by_hand = _by_hand(project.pools.get(str(death.get("pool"))))
     for line in report_lines(death, now, wall_seconds=wall_seconds, by_hand=by_hand):
         echo(line)
     return exits.OK
+
+
+def _listed(pool: str | None, last: int, url: str | None, where: SupervisorOptions) -> Sequence[Json]:
+    """Return the latest deaths, of a pool or of all."""
+    if url is not None:
+        with supervisor_at(url, where["token_file"]) as supervisor:
+            return mappings_of(supervisor.get("deaths", limit=last, pool=pool)["deaths"])
+    deaths = state_of(load_project(where["file"])).read_deaths(limit=MAX_READ)
+    return [one for one in deaths if pool in (None, one.get("pool"))][:last]
+
+
+def _certificate(worker: str, url: str | None, where: SupervisorOptions) -> tuple[Json, str]:
+    """Return a worker's certificate, and the command that starts one of its pool by hand. Raises `CommandError`."""
+    if url is not None:
+        with supervisor_at(url, where["token_file"]) as supervisor:
+            told = supervisor.get("deaths", worker)
+        settings = mapping_of(told["settings"])
+        command = [str(word) for word in list_in(settings, "command")]
+        by_hand = f"towline work {settings['app']}" if settings.get("app") else shlex.join(command)
+        return mapping_of(told["death"]), by_hand
+    project = load_project(where["file"])
+    files = state_of(project)
+    death = _chosen(worker, files.read_deaths(limit=MAX_READ), files)
+    return death, _by_hand(project.pools.get(str(death.get("pool"))))
 
 
 def _by_hand(pool: PoolSpec | None) -> str:
@@ -260,36 +289,21 @@ def _by_hand(pool: PoolSpec | None) -> str:
 
 def _chosen(worker: str, deaths: Sequence[Json], files: StateDir) -> Json:
     """Return the death of this worker, or of the only one whose name starts so. Raises `CommandError`."""
-    known: dict[str, Json] = {}
-    for death in deaths:
-        known.setdefault(str(death.get("worker")), death)
-    if worker in known:
-        return known[worker]
-    alike = [name for name in known if name.startswith(worker)]
-    if len(alike) == 1:
-        return known[alike[0]]
-    if alike:
-        shown = ", ".join(alike[:MAX_SHOWN]) + (", ..." if len(alike) > MAX_SHOWN else "")
+    try:
+        return chosen_death(worker, deaths)
+    except AmbiguousWorkerError as error:
+        raise CommandError(str(error), code=exits.NO_INPUT, fix="give more of the name") from None
+    except UnknownDeathError as error:
+        if worker in worker_names(files.read_snapshot() or {}):
+            fix = "`towline workers` shows what it does"
+            raise CommandError(f"{worker} has not died", code=exits.NO_INPUT, fix=fix) from None
+        known = dict.fromkeys(str(death.get("worker")) for death in deaths)
         raise CommandError(
-            f"{len(alike)} dead workers' names begin with '{worker}': {shown}",
-            code=exits.NO_INPUT,
-            fix="give more of the name",
-        )
-    if worker in _living(files):
-        raise CommandError(f"{worker} has not died", code=exits.NO_INPUT, fix="`towline workers` shows what it does")
-    raise CommandError(
-        f"no death of a worker '{worker}' is on record{did_you_mean(worker, [*known][:MAX_READ])}",
-        code=exits.NO_INPUT,
-        fix="`towline why-died` lists the latest",
-    )
+            f"{error}{did_you_mean(worker, [*known])}", code=exits.NO_INPUT, fix="`towline why-died` lists the latest"
+        ) from None
 
 
-def _living(files: StateDir) -> set[str]:
-    workers = (files.read_snapshot() or {}).get("workers")
-    return {str(one.get("worker")) for one in workers if isinstance(one, dict)} if isinstance(workers, list) else set()
-
-
-def _tasks_now(death: Json, *, file: Path | None) -> TasksNow:
+def _tasks_now(death: Json, *, url: str | None, where: SupervisorOptions) -> TasksNow:
     """Look up the tasks that the worker held in the queue."""
     at = QueueClock().now()
     wanted: dict[str, list[str]] = {}
@@ -300,7 +314,7 @@ def _tasks_now(death: Json, *, file: Path | None) -> TasksNow:
         return TasksNow(at)
     tasks: dict[tuple[str, str], StoredTask] = {}
     try:
-        with opened(url=None, store=None, token_file=None, file=file) as (queues, target):
+        with opened(url=url, store=None, token_file=where["token_file"], file=where["file"]) as (queues, target):
             for queue, names in wanted.items():
                 page = queues.queue(queue).peek(names=names[:MAX_PEEK_TASKS], limit=MAX_PEEK_TASKS)
                 tasks |= {(queue, task.shown_name): task for task in page.tasks}

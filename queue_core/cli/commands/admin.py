@@ -75,6 +75,14 @@ def peek(
     if as_json:
         print_json({"tasks": [task_record(task) for task in page.tasks], "next_after": page.next_after})
         return exits.OK
+    print_tasks(page.tasks, empty=_no_tasks(queue, states, named, tags, untagged=untagged))
+    if page.next_after is not None:
+        print_info(f"more: --after {page.next_after}")
+    return exits.OK
+
+
+def print_tasks(tasks: Sequence[StoredTask], *, empty: str) -> None:
+    """Print a table of tasks."""
     now = SystemClock().now()
     rows = [
         (
@@ -87,7 +95,7 @@ def peek(
             _worker_or_reason(task),
             shown_payload(task.payload, characters=40),
         )
-        for task in page.tasks
+        for task in tasks
     ]
     heads = columns(
         *(">ID", "NAME", "STATE", "WHEN", "TAG", ">LEASES", "WORKER, REASON", "PAYLOAD"),
@@ -95,10 +103,7 @@ def peek(
         keeps=("NAME", "STATE"),
         folds=("WORKER, REASON",),
     )
-    print_table(heads, rows, empty=_no_tasks(queue, states, named, tags, untagged=untagged))
-    if page.next_after is not None:
-        print_info(f"more: --after {page.next_after}")
-    return exits.OK
+    print_table(heads, rows, empty=empty)
 
 
 @command(

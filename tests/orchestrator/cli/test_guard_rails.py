@@ -163,11 +163,11 @@ def test_a_settings_file_that_is_named_goes_before_the_environment(
     assert towline("queues", "-f", "towline.yaml", "--url", "http://127.0.0.1:1").code == 69
 
 
-def test_a_pool_behind_a_url_is_explained_on_its_host(towline: Commands, url: str) -> None:
+def test_a_server_without_a_supervisor_explains_no_pool(towline: Commands, url: str) -> None:
     told = towline("why", "resize", "--url", url)
     assert told.code == 66
     assert "there is no queue and no task 'resize'" in told.err
-    assert "on its supervisor's host" in told.err and "did you mean" not in told.err
+    assert "give the URL of its `towline up`" in " ".join(told.err.split()) and "did you mean" not in told.err
 
 
 def test_no_events_of_the_whole_server_is_said_too(towline: Commands) -> None:

@@ -1,0 +1,96 @@
+"""`--host`: the supervisor on one host, found by any server or supervisor of the same store."""
+
+import functools
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from orchestrator.cli.supervisor_calls import NoSupervisorError, SupervisorCalls, supervisor_at
+from orchestrator.json_fields import mapping_of, mappings_of, text_in
+from queue_core.cli import exits
+from queue_core.cli.failure import CommandError
+from queue_core.cli.options import Function
+from queue_core.cli.target import find_target
+from queue_core.config.messages import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class KnownSupervisor:
+    """A supervisor as it registered itself; `url` is empty where it has no listener."""
+
+    name: str
+    host: str
+    url: str
+    is_local: bool
+    phase: str
+
+
+def host_option(function: Function) -> Function:
+    """Add `--host`, which sets `--url` to that of the supervisor on the host."""
+
+    @functools.wraps(function)
+    def resolved(*args: object, host: str | None, **options: object) -> object:
+        if host is not None:
+            url, token_file, file = (options.get(name) for name in ("url", "token_file", "file"))
+            options["url"] = url_on(
+                host,
+                url=url if isinstance(url, str) else None,
+                token_file=token_file if isinstance(token_file, Path) else None,
+                file=file if isinstance(file, Path) else None,
+            )
+            options["file"] = None
+        return function(*args, **options)
+
+    option = click.option("--host", help="The supervisor on this host, of those that share a store.")
+    return option(resolved)  # type: ignore[return-value]
+
+
+def url_on(host: str, *, url: str | None, token_file: Path | None, file: Path | None) -> str:
+    """Return the URL of the supervisor on a host. Raises `CommandError` where there is none that can be called."""
+    target = find_target(url=url, store=None, token_file=token_file, file=file)
+    if not target.is_server:
+        fix = "give --url with that of any server or supervisor of the store"
+        raise CommandError("--host needs a server that answers", code=exits.UNAVAILABLE, where=target.shown, fix=fix)
+    with supervisor_at(target.url, token_file) as calls:
+        known = known_supervisors(calls)
+    found = [one for one in known if host in {one.host, one.name}]
+    if len(found) > 1:
+        names = ", ".join(one.name for one in found)
+        message = f"{len(found)} supervisors run on {host}: {names}"
+        raise CommandError(message, code=exits.NO_INPUT, where=target.shown, fix="give --host with one of these names")
+    if not found:
+        hosts = sorted({one.host for one in known})
+        shown = f"these are known: {', '.join(hosts)}" if hosts else "none is registered at this store"
+        message = f"no supervisor runs on '{host}'{did_you_mean(host, hosts)}"
+        raise CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=shown)
+    return _reachable(found[0], target.shown)
+
+
+def known_supervisors(calls: SupervisorCalls) -> Sequence[KnownSupervisor]:
+    """Return the supervisors of the store behind a supervisor, or behind a server without one."""
+    try:
+        return [_known(one, one) for one in mappings_of(calls.get("supervisors")["supervisors"])]
+    except NoSupervisorError:
+        found = mappings_of(calls.get("registrations", "supervisors")["registrations"])
+        return [_known(one, mapping_of(one.get("facts"))) for one in found]
+
+
+def _known(one: dict[str, object], facts: dict[str, object]) -> KnownSupervisor:
+    reach = text_in(facts, "reach")
+    return KnownSupervisor(
+        text_in(one, "name"), text_in(facts, "host"), text_in(facts, "url"), reach != "network", text_in(facts, "phase")
+    )
+
+
+def _reachable(one: KnownSupervisor, where: str) -> str:
+    if not one.url:
+        message = f"the supervisor on {one.host} has no listener"
+        raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix="set supervisor.listen in its settings")
+    if one.is_local and one.host != socket.gethostname():
+        message = f"the supervisor on {one.host} listens only for programs on that host, at {one.url}"
+        fix = "run this there; or give its listener an address that others reach, and tokens"
+        raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix=fix)
+    return one.url

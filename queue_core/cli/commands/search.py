@@ -1,0 +1,206 @@
+"""`towline search`: find tasks by what they went through, and change all that match after they were counted."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Unpack
+
+import click
+
+from queue_core.api import ALL_STATES, Queue
+from queue_core.cli import exits
+from queue_core.cli.commands.admin import STATES, print_tasks
+from queue_core.cli.group import command
+from queue_core.cli.options import DURATION, tag_filter, tag_options, target_options
+from queue_core.cli.output import echo, print_info, print_json
+from queue_core.cli.target import TargetOptions, opened_queue
+from queue_core.cli.task_story import task_record
+from queue_core.clock import Instant, SystemClock
+from queue_core.clock import after as moved
+from queue_core.process.wording import counted
+from queue_core.search.criteria import Action, MatchedBatch, Search
+
+CHANGED: Final[dict[Action, str]] = {
+    "release": "given back",
+    "delete": "deleted",
+    "redrive": "ready again",
+    "postpone": "postponed",
+}
+PAYLOAD_BYTES: Final = 1024
+MAX_STEPS: Final = 1_000_000
+"""Calls of one search, at most."""
+
+
+@command(
+    "search",
+    when_cut="stderr",
+    examples=(
+        "towline search thumbs --error ValueError",
+        "towline search thumbs --state dead --error ValueError --redrive",
+        "towline search thumbs --contains cat.jpg --added-before 2h",
+        "towline search thumbs --worker resize-7f3k2q --release --yes",
+        "towline search thumbs --state delayed --postpone 10m",
+    ),
+)
+@click.argument("queue")
+@click.option(
+    "--state", "states", multiple=True, type=click.Choice(list(STATES)), help="Only this state; may be repeated."
+)
+@click.option("--leases", "min_leases", default=0, type=click.IntRange(0), help="Leased so many times or more.")
+@click.option("--added-before", "older", type=DURATION, metavar="AGO", help="Added longer ago than this, such as 2h.")
+@click.option("--added-after", "younger", type=DURATION, metavar="AGO", help="Added within this time.")
+@click.option("--worker", default="", help="Held by this worker, now or in an earlier attempt.")
+@click.option("--error", default="", help="The error of its last attempt, such as ValueError; or expired, timed_out.")
+@click.option("--contains", default="", help="A text in the first 64 KiB of the payload.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
+@click.option("--after", default=0, help="Go on behind this id.")
+@click.option("--redrive", is_flag=True, help="Make all dead tasks that match ready again.")
+@click.option("--release", is_flag=True, help="Give back the leases of all that match, uncounted.")
+@click.option("--delete", is_flag=True, help="Delete all that match.")
+@click.option("--postpone", type=DURATION, metavar="TIME", help="Move the eta of all delayed tasks that match to then.")
+@click.option("--dry-run", is_flag=True, help="Only count what would be changed.")
+@click.option("--yes", is_flag=True, help="Change them without asking.")
+@tag_options
+@target_options
+def search(
+    queue: str,
+    states: tuple[str, ...],
+    min_leases: int,
+    older: float | None,
+    younger: float | None,
+    worker: str,
+    error: str,
+    contains: str,
+    limit: int,
+    after: int,
+    redrive: bool,  # noqa: FBT001
+    release: bool,  # noqa: FBT001
+    delete: bool,  # noqa: FBT001
+    postpone: float | None,
+    dry_run: bool,  # noqa: FBT001
+    yes: bool,  # noqa: FBT001
+    tags: tuple[str, ...],
+    untagged: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
+    """Find tasks of QUEUE by what they went through; with --redrive, --release, --delete or --postpone: change them.
+
+    All that match are counted first, and changed once you say so, or with --yes, in steps of up to 1,000. A task that
+    no longer matches when its turn comes is left alone. A search looks at tasks in the order of their ids, 10,000 a
+    call, and says how far it is. Exit code 1: none was changed.
+    """
+    now = SystemClock().now()
+    wanted = Search(
+        tag_filter(tags, untagged=untagged),
+        frozenset(STATES[name] for name in states) or ALL_STATES,
+        min_leases,
+        None if younger is None else _ago(now, younger),
+        None if older is None else _ago(now, older),
+        worker,
+        error,
+        contains,
+    )
+    action = _action(redrive=redrive, release=release, delete=delete, postpone=postpone)
+    with opened_queue(queue, **where) as opened:
+        if action is None:
+            return _find(opened, wanted, limit, after, as_json=as_json)
+        eta = None if postpone is None else moved(now, postpone)
+        change = MatchingChange(opened, action, wanted, eta)
+        return _change(change, dry_run=dry_run, is_agreed=yes, as_json=as_json)
+
+
+def _ago(now: Instant, seconds: float) -> Instant:
+    """Return an instant that is over for so long, not before the epoch."""
+    return max(Instant(0), moved(now, -seconds))
+
+
+def _action(*, redrive: bool, release: bool, delete: bool, postpone: float | None) -> Action | None:
+    given: list[Action] = []
+    if redrive:
+        given.append("redrive")
+    if release:
+        given.append("release")
+    if delete:
+        given.append("delete")
+    if postpone is not None:
+        given.append("postpone")
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(f'--{one}' for one in given)}: give one of them")
+    return given[0] if given else None
+
+
+def _find(queue: Queue, wanted: Search, limit: int, after: int, *, as_json: bool) -> int:
+    scanned, place = 0, after
+    for _ in range(MAX_STEPS):
+        page = queue.search(wanted, after=place, limit=limit, payload_bytes=PAYLOAD_BYTES)
+        scanned += page.scanned
+        if page.tasks or page.next_after is None:
+            break
+        place = page.next_after
+        _progress(f"searched {scanned:,} of {page.total:,}")
+    if as_json:
+        told = {"next_after": page.next_after, "scanned": scanned, "total": page.total}
+        print_json({"tasks": [task_record(task) for task in page.tasks], **told})
+        return exits.OK
+    print_tasks(page.tasks, empty=f"no task of {queue.name} matches; {counted(scanned, 'task')} searched")
+    if page.next_after is not None:
+        print_info(f"searched {scanned:,} of {page.total:,}; more: --after {page.next_after}")
+    return exits.OK
+
+
+@dataclass(frozen=True, slots=True)
+class MatchingChange:
+    """A change of all tasks of a queue that match; `eta`: of a postponement."""
+
+    queue: Queue
+    action: Action
+    wanted: Search
+    eta: Instant | None
+
+    def steps(self, *, dry_run: bool) -> Iterator[MatchedBatch]:
+        """Yield the outcome of each step."""
+        place = 0
+        for _ in range(MAX_STEPS):
+            batch = self.queue.change_matching(self.action, self.wanted, dry_run=dry_run, after=place, eta=self.eta)
+            yield batch
+            if batch.next_after is None:
+                return
+            place = batch.next_after
+
+
+def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: bool) -> int:
+    matched = scanned = 0
+    if dry_run or not is_agreed:
+        for batch in change.steps(dry_run=True):
+            matched, scanned = matched + batch.matched, scanned + batch.scanned
+            if batch.next_after is not None:
+                _progress(f"searched {scanned:,} of {batch.total:,}: {matched:,} match")
+    if dry_run:
+        if as_json:
+            print_json({"matched": matched, "changed": 0})
+        else:
+            echo(f"{counted(matched, 'task')} of {change.queue.name} would be {CHANGED[change.action]}")
+        return exits.OK if matched else exits.NEGATIVE
+    if not is_agreed and matched:
+        question = f"{counted(matched, 'task')} of {change.queue.name} match: {change.action} them?"
+        click.confirm(question, abort=True, err=True)
+    total = matched
+    matched = changed = 0
+    for batch in change.steps(dry_run=False) if is_agreed or total else ():
+        matched, changed = matched + batch.matched, changed + batch.changed
+        if batch.next_after is not None:
+            of = f" of {total:,}" if total else ""
+            _progress(f"{changed:,}{of} {CHANGED[change.action]}")
+    if as_json:
+        print_json({"matched": matched, "changed": changed})
+    else:
+        left = f"; {matched - changed:,} had moved on" if matched > changed else ""
+        echo(f"{counted(changed, 'task')} {CHANGED[change.action]}{left}")
+    return exits.OK if changed else exits.NEGATIVE
+
+
+def _progress(text: str) -> None:
+    """Say on a terminal how far it is; elsewhere nothing."""
+    if sys.stderr.isatty():
+        print_info(text)

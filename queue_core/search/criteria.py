@@ -1,0 +1,176 @@
+"""A search for tasks as a value, and whether a task matches it. Pure."""
+
+from dataclasses import dataclass, replace
+from typing import Final, Literal, TypeAlias
+
+from queue_core.clock import Instant
+from queue_core.errors import InvalidRequestError
+from queue_core.limits import MAX_PEEK_TASKS, check_text
+from queue_core.task import ANY, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Page
+
+Action: TypeAlias = Literal["release", "delete", "redrive", "postpone"]
+"""A change of all tasks that match."""
+
+ALL_STATES: Final = frozenset(TaskState)
+STATES_OF: Final[dict[Action, frozenset[TaskState]]] = {
+    "release": frozenset({TaskState.LEASED}),
+    "delete": ALL_STATES,
+    "redrive": frozenset({TaskState.DEAD}),
+    "postpone": frozenset({TaskState.DELAYED}),
+}
+"""The states of tasks that a change is possible for."""
+SEARCHED_BYTES: Final = 64 * 1024
+"""The beginning of each payload that is searched for a text."""
+MAX_SCANNED: Final = 100_000
+"""Tasks that one call looks at, at most."""
+SCANNED: Final = 10_000
+"""Tasks that one call looks at unless it says otherwise."""
+_PAYLOADS_PER_PAGE: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The tasks to find: all that meet every criterion that is given.
+
+    Args:
+        min_leases: leases charged so far, at least.
+        added_after, added_before: the instant of the add is not before the one, and before the other.
+        worker: holds the task now, or held it in one of its attempts.
+        error: the class of the error of its last attempt, or that attempt's outcome, such as `expired`.
+        contains: a text in the first 64 KiB of the payload.
+    """
+
+    tags: TagFilter = ANY
+    states: frozenset[TaskState] = ALL_STATES
+    min_leases: int = 0
+    added_after: Instant | None = None
+    added_before: Instant | None = None
+    worker: str = ""
+    error: str = ""
+    contains: str = ""
+
+    @property
+    def needle(self) -> bytes:
+        """The text that a payload must contain, as bytes."""
+        return self.contains.encode("utf-8")
+
+    def matches(self, task: StoredTask) -> bool:
+        """Return whether a task meets every criterion; `tags` and `states` are those of the page it is from."""
+        last = task.attempts[-1] if task.attempts else None
+        return (
+            task.state in self.states
+            and self.tags.accepts(task.tag)
+            and task.leases >= self.min_leases
+            and (self.added_after is None or task.added_at >= self.added_after)
+            and (self.added_before is None or task.added_at < self.added_before)
+            and (not self.worker or self.worker in {task.worker, *(one.worker for one in task.attempts)})
+            and (not self.error or (last is not None and self.error in {last.error, last.outcome}))
+            and (not self.contains or self.needle in task.payload)
+        )
+
+    def within(self, action: Action) -> "Search":
+        """Return the search for those of the tasks that can be changed so."""
+        return replace(self, states=self.states & STATES_OF[action])
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of each payload that have to be read."""
+        return SEARCHED_BYTES if self.contains else 0
+
+    @property
+    def page_tasks(self) -> int:
+        """The tasks that are read at once."""
+        return _PAYLOADS_PER_PAGE if self.contains else MAX_PEEK_TASKS
+
+
+def check_search(search: Search) -> None:
+    """Raise `InvalidRequestError` for a search that is none."""
+    if search.min_leases < 0:
+        raise InvalidRequestError(f"min_leases must be 0 or more: {search.min_leases}")
+    for name in ("worker", "error", "contains"):
+        text = getattr(search, name)
+        if text:
+            check_text(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchPage:
+    """Tasks that match, oldest first by id, and how far the search came.
+
+    Args:
+        next_after: the next call goes on behind it; None: the search is over.
+        scanned: tasks that were looked at.
+        total: tasks of these tags and states that there are.
+    """
+
+    tasks: tuple[StoredTask, ...]
+    next_after: int | None
+    scanned: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedBatch:
+    """The outcome of one step of a change: as `SearchPage`, with how many tasks matched and how many were changed."""
+
+    matched: int
+    changed: int
+    next_after: int | None
+    scanned: int
+    total: int
+
+
+class Scan:
+    """The state of one call that searches: page after page, until enough matches or looks."""
+
+    def __init__(self, search: Search, *, after: int, limit: int, most: int, payload_bytes: int = 0) -> None:
+        """Raises `InvalidRequestError`."""
+        check_search(search)
+        if not 1 <= limit <= MAX_PEEK_TASKS:
+            raise InvalidRequestError(f"limit must be in [1, {MAX_PEEK_TASKS}]: {limit}")
+        if not 1 <= most <= MAX_SCANNED:
+            raise InvalidRequestError(f"scan must be in [1, {MAX_SCANNED}]: {most}")
+        self.search = search
+        self._payload_bytes = payload_bytes
+        self._limit = limit
+        self._most = most
+        self.after = after
+        self.found: list[StoredTask] = []
+        self.scanned = 0
+        self._is_over = not search.states
+
+    @property
+    def goes_on(self) -> bool:
+        """Return whether another page is to be read."""
+        return not self._is_over and len(self.found) < self._limit and self.scanned < self._most
+
+    @property
+    def page_tasks(self) -> int:
+        """The number of tasks to read next."""
+        return min(self.search.page_tasks, self._most - self.scanned)
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of each payload to read."""
+        return max(self.search.payload_bytes, self._payload_bytes)
+
+    def take(self, page: Page) -> None:
+        """Look at a page."""
+        for task in page.tasks:
+            self.scanned += 1
+            self.after = task.id
+            if self.search.matches(task):
+                self.found.append(replace(task, payload=task.payload[: self._payload_bytes]))
+                if len(self.found) == self._limit:
+                    self._is_over = page.next_after is None and task is page.tasks[-1]
+                    return
+        if page.next_after is None:
+            self._is_over = True
+        else:
+            self.after = max(self.after, page.next_after)
+
+    @property
+    def next_after(self) -> int | None:
+        """The cursor behind what was looked at; None: that was all."""
+        return None if self._is_over else self.after

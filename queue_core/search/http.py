@@ -1,0 +1,41 @@
+"""Searches over HTTP."""
+
+from typing import cast
+
+from queue_core.clock import Instant
+from queue_core.http_api import values
+from queue_core.http_api.values import Json
+from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
+
+
+def search_json(wanted: Search, *, after: int, scan: int) -> Json:
+    """Return a search as the body of a request."""
+    return {
+        **values.tags_json(wanted.tags),
+        "states": [values.STATE_NAMES[state] for state in sorted(wanted.states)],
+        "min_leases": wanted.min_leases,
+        "added_after": wanted.added_after,
+        "added_before": wanted.added_before,
+        "worker": wanted.worker,
+        "error": wanted.error,
+        "contains": wanted.contains,
+        "after": after,
+        "scan": scan,
+    }
+
+
+def change_json(action: Action, wanted: Search, *, dry_run: bool, after: int, scan: int, eta: Instant | None) -> Json:
+    """Return a step of a change as the body of a request."""
+    plain = {**search_json(wanted, after=after, scan=scan), "dry_run": dry_run}
+    return plain | ({"eta": eta} if action == "postpone" else {})
+
+
+def search_page_of(json: Json) -> SearchPage:
+    """Return the answer to a search."""
+    page = values.page_of(json)
+    return SearchPage(page.tasks, page.next_after, cast("int", json["scanned"]), cast("int", json["total"]))
+
+
+def matched_batch_of(json: Json) -> MatchedBatch:
+    """Return the answer to a step of a change."""
+    return MatchedBatch(**json)  # type: ignore[arg-type]

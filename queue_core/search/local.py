@@ -1,0 +1,45 @@
+"""Searches of a store that this process opened."""
+
+from queue_core.clock import Instant
+from queue_core.limits import MAX_PEEK_TASKS
+from queue_core.search.criteria import Action, MatchedBatch, Scan, Search, SearchPage
+from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
+from queue_core.service import QueueService
+
+
+def search(
+    service: QueueService, queue: str, wanted: Search, *, after: int, limit: int, scan: int, payload_bytes: int
+) -> SearchPage:
+    """See `Queue.search`."""
+    made = Scan(wanted, after=after, limit=limit, most=scan, payload_bytes=payload_bytes)
+    total = _run(service, queue, made)
+    return SearchPage(tuple(made.found), made.next_after, made.scanned, total)
+
+
+def change_matching(
+    service: QueueService,
+    queue: str,
+    action: Action,
+    wanted: Search,
+    *,
+    dry_run: bool,
+    after: int,
+    scan: int,
+    eta: Instant | None,
+) -> MatchedBatch:
+    """See `Queue.change_matching`."""
+    check_action(action, eta)
+    wanted = wanted.within(action)
+    made = Scan(wanted, after=after, limit=MAX_PEEK_TASKS, most=scan)
+    total = _run(service, queue, made)
+    changed = 0
+    if not dry_run:
+        changed = sum(service.run(step) for step in chunk_changes(queue, action, wanted, made.found, eta=eta))
+    return MatchedBatch(len(made.found), changed, made.next_after, made.scanned, total)
+
+
+def _run(service: QueueService, queue: str, scan: Scan) -> int:
+    total = service.read(lambda work: total_of(work, queue, scan.search))
+    while scan.goes_on:
+        scan.take(service.read(lambda work: read_page(work, queue, scan)))
+    return total

@@ -1,0 +1,1 @@
+"""The endpoints of searches, and of changes of all tasks that match one."""

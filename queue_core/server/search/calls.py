@@ -1,0 +1,133 @@
+"""The endpoints of searches: the form of their requests and responses, and their handlers.
+
+One call looks at a bounded number of tasks, a page at a time, so that other calls come between; the caller goes on with
+the cursor of the answer, and knows from `scanned` and `total` how far it is.
+"""
+
+from typing import Annotated
+
+import structlog
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from queue_core import limits
+from queue_core.clock import Instant
+from queue_core.http_api.values import STATES, StateName
+from queue_core.limits import MAX_INTEGER
+from queue_core.search.criteria import MAX_SCANNED, SCANNED, Action, MatchedBatch, Scan, Search, check_search
+from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
+from queue_core.server import events
+from queue_core.server.handlers import EndpointCall
+from queue_core.server.schemas import Tagged, TaskOut, task_out
+from queue_core.server.state import ServerState
+
+log = structlog.get_logger()
+
+_Text = Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)]
+
+
+class MatchingRequest(Tagged):
+    """The tasks that are meant: those that meet every criterion."""
+
+    states: frozenset[StateName] = Field(frozenset(STATES), strict=False)
+    min_leases: int = Field(0, ge=0, description="Leases charged so far, at least.")
+    added_after: int | None = Field(None, ge=0, le=MAX_INTEGER, description="Added then or later, in microseconds.")
+    added_before: int | None = Field(None, ge=0, le=MAX_INTEGER, description="Added before then, in microseconds.")
+    worker: _Text = Field("", description="Holds the task now, or held it in one of its attempts.")
+    error: _Text = Field("", description="The error of its last attempt, or that attempt's outcome.")
+    contains: _Text = Field("", description="A text in the first 64 KiB of the payload.")
+    after: int = Field(0, ge=0, le=MAX_INTEGER, description="`next_after` of the answer before.")
+    scan: int = Field(SCANNED, ge=1, le=MAX_SCANNED, description="Tasks to look at, at most.")
+
+    def search(self) -> Search:
+        """Return the search as a value."""
+        return Search(
+            self.filter(),
+            frozenset(STATES[name] for name in self.states),
+            self.min_leases,
+            None if self.added_after is None else Instant(self.added_after),
+            None if self.added_before is None else Instant(self.added_before),
+            self.worker,
+            self.error,
+            self.contains,
+        )
+
+
+class SearchRequest(MatchingRequest):
+    """A search: how many tasks to show, and how much of their payloads."""
+
+    limit: int = Field(100, ge=1, le=limits.MAX_PEEK_TASKS, description="Tasks to find, at most.")
+    payload_bytes: int = Field(0, ge=0, le=limits.MAX_PAYLOAD_BYTES, description="Payloads are cut to this.")
+
+
+class ChangeRequest(MatchingRequest):
+    """A step of a change of all that match: up to 1,000 of them. Without `dry_run: false` they are only counted."""
+
+    dry_run: bool = Field(True, description="Only count.")  # noqa: FBT003 - pydantic's
+
+
+class PostponeRequest(ChangeRequest):
+    """The same, for a postponement."""
+
+    eta: int = Field(ge=0, le=MAX_INTEGER, description="The new eta of each task, in microseconds since the epoch.")
+
+
+class FoundTasks(TypedDict):
+    """Tasks that match, and how far the search came."""
+
+    tasks: list[TaskOut]
+    next_after: Annotated[int | None, Field(description="Give it as `after` to go on; null: the search is over.")]
+    scanned: Annotated[int, Field(description="Tasks that this call looked at.")]
+    total: Annotated[int, Field(description="Tasks of these tags and states that there are.")]
+
+
+async def search(core: ServerState, call: EndpointCall) -> FoundTasks:
+    params = call.read(SearchRequest)
+    scan = Scan(
+        params.search(), after=params.after, limit=params.limit, most=params.scan, payload_bytes=params.payload_bytes
+    )
+    total = await _run(core, call.queue, scan)
+    tasks = [task_out(task) for task in scan.found]
+    return {"tasks": tasks, "next_after": scan.next_after, "scanned": scan.scanned, "total": total}
+
+
+async def release_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
+    return await _change(core, call, "release", call.read(ChangeRequest))
+
+
+async def delete_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
+    return await _change(core, call, "delete", call.read(ChangeRequest))
+
+
+async def redrive_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
+    return await _change(core, call, "redrive", call.read(ChangeRequest))
+
+
+async def postpone_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
+    params = call.read(PostponeRequest)
+    return await _change(core, call, "postpone", params, eta=Instant(params.eta))
+
+
+async def _change(
+    core: ServerState, call: EndpointCall, action: Action, params: ChangeRequest, *, eta: Instant | None = None
+) -> MatchedBatch:
+    check_action(action, eta)
+    wanted = params.search().within(action)
+    scan = Scan(wanted, after=params.after, limit=limits.MAX_PEEK_TASKS, most=params.scan)
+    total = await _run(core, call.queue, scan)
+    changed = 0
+    if not params.dry_run:
+        for step in chunk_changes(call.queue, action, wanted, scan.found, eta=eta):
+            changed += await core.committer.run(step)
+        if changed:
+            log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
+    return MatchedBatch(len(scan.found), changed, scan.next_after, scan.scanned, total)
+
+
+async def _run(core: ServerState, queue: str, scan: Scan) -> int:
+    """Search, and return how many tasks there are to search."""
+    check_search(scan.search)
+    total = await core.read(lambda work: total_of(work, queue, scan.search))
+    while scan.goes_on:
+        scan.take(await core.read(lambda work: read_page(work, queue, scan)))
+    return total
