@@ -3,16 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
+from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
 from queue_core.server import schemas
+from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
+from queue_core.server.metrics import read_all_stats
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
@@ -35,6 +40,7 @@ class EndpointCall:
     query: Sequence[tuple[str, str]]
     body: schemas.RequestBody
     key: bytes | None = None
+    caller: Principal = ANONYMOUS_ADMIN
 
     @property
     def queue(self) -> str:
@@ -163,6 +169,29 @@ async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
 async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
     tags = call.tags()
     return await core.read(lambda work: work.stats(call.queue, tags))
+
+
+class EveryStats(TypedDict):
+    """The counts of all queues at one instant."""
+
+    queues: list[QueueStats]
+    as_of: int
+
+
+async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:  # noqa: ARG001 - a handler
+    now, found = await core.read(read_all_stats)
+    return {"queues": found, "as_of": now}
+
+
+class Caller(TypedDict):
+    """Who calls, as its token says."""
+
+    role: Annotated[str, Field(description="The role that allows most, of those of the token.")]
+    email: Annotated[str | None, Field(description="The owner of the token; null: it names none.")]
+
+
+async def me(core: ServerState, call: EndpointCall) -> Caller:  # noqa: ARG001 - a handler
+    return {"role": max(call.caller.role).name.lower(), "email": call.caller.email}
 
 
 async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:

@@ -73,6 +73,7 @@ class ServeOptions:
         lifecycle: how finely they are recorded.
         stop_seconds: seconds that a stop waits for requests under way.
         grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
+        console_writes: whether pages of the console may change anything.
         queues, storage_limit_bytes: those of the settings, which are created again in a store that was emptied.
     """
 
@@ -89,6 +90,7 @@ class ServeOptions:
     grpc: GrpcOptions | None = None
     queues: tuple[QueueSpec, ...] = ()
     storage_limit_bytes: int | None = None
+    console_writes: bool = False
 
     @property
     def is_local(self) -> bool:
