@@ -116,6 +116,28 @@ class Overrides:
 
 NO_OVERRIDES: Final = Overrides()
 
+MAX_SCALE_SECONDS: Final = 30 * 86_400.0
+"""How long a size set by hand lasts, at most."""
+
+
+def with_size(before: Overrides, workers: int | None, *, seconds: float, now: Moment) -> Overrides:
+    """Return overrides with this size for so long; None: the size of the settings, and no `finish_by` either."""
+    if workers is None:
+        return Overrides(paused=before.paused)
+    return replace(before, scale=ScaleOverride(workers, Expiry.after(seconds, now)))
+
+
+def with_pause(before: Overrides, paused: Paused) -> Overrides:
+    """Return overrides with these changes of size paused."""
+    return replace(before, paused=paused)
+
+
+def with_finish(before: Overrides, at: float | None, *, utc_offset_seconds: int, now: Moment) -> Overrides:
+    """Return overrides with waiting work to be done by `at`, in seconds since the epoch; None: by no time."""
+    if at is None:
+        return replace(before, finish_by=None)
+    return replace(before, finish_by=FinishOverride(Expiry.after(at - now.wall_seconds, now), utc_offset_seconds))
+
 
 @dataclass(frozen=True, slots=True)
 class HostOverride:

@@ -91,6 +91,7 @@ def _observed(
         worker.is_forked,
         worker.changed_file,
         worker.is_cut_short,
+        worker.cpu_seconds,
     )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Final, Literal
 
 from orchestrator.clock import Monotonic
@@ -54,6 +55,7 @@ class Worker:
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
+    `cpu_seconds`: what it and its children had used when it was last measured.
     """
 
     worker: str
@@ -76,6 +78,7 @@ class Worker:
     is_forked: bool = False
     changed_file: str = ""
     is_cut_short: bool = False
+    cpu_seconds: float = 0.0
 
     @property
     def is_external(self) -> bool:
@@ -252,14 +255,16 @@ def examined(fleet: Fleet, worker: str, condition: str) -> Fleet:
     return replace(fleet, workers={**fleet.workers, worker: replace(known, condition=condition)})
 
 
-def measured(fleet: Fleet, memory_bytes: Mapping[str, int]) -> Fleet:
-    """Store each worker's memory use; a worker that is not named keeps its last value."""
-    workers = {
-        name: replace(w, memory_bytes=memory_bytes[name])
-        if memory_bytes.get(name, w.memory_bytes) != w.memory_bytes
-        else w
-        for name, w in fleet.workers.items()
-    }
+def measured(
+    fleet: Fleet, memory_bytes: Mapping[str, int], cpu_seconds: Mapping[str, float] = MappingProxyType({})
+) -> Fleet:
+    """Store each worker's memory and CPU use; a worker that is not named keeps its last values."""
+    workers = {}
+    for name, worker in fleet.workers.items():
+        memory = memory_bytes.get(name, worker.memory_bytes)
+        cpu = round(cpu_seconds.get(name, worker.cpu_seconds), 2)
+        is_same = (memory, cpu) == (worker.memory_bytes, worker.cpu_seconds)
+        workers[name] = worker if is_same else replace(worker, memory_bytes=memory, cpu_seconds=cpu)
     return replace(fleet, workers=workers)
 
 

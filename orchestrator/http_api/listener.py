@@ -37,6 +37,7 @@ class FleetListener:
         self._app = Starlette(
             routes=_routes(Authorizer(options), extensions), exception_handlers={HTTPException: route_error}
         )
+        self._stop_following = extensions.stop
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
@@ -72,7 +73,7 @@ class FleetListener:
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        server = self._server = HttpServer(config, started=lambda: None)
+        server = self._server = HttpServer(config, started=lambda: None, stopping=self._stop_following)
         if self._should_stop:
             server.stop()
         await server.serve(sockets=[self._listening])
@@ -87,7 +88,7 @@ class FleetListener:
 
 
 def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
-    routes = [route for extension in extensions.routes for route in extension.starlette_routes(authorizer)]
+    routes = extensions.starlette_routes(authorizer)
     described = document([extension.endpoint for extension in extensions.routes], version=release())
 
     async def openapi(request: Request) -> Response:

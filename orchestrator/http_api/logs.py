@@ -3,30 +3,21 @@
 A caller that follows asks again with the last cursor: no connection stays open, and a cut one loses no line.
 """
 
-import asyncio
 import binascii
 import json
 import zlib
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Final, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from orchestrator.errors import NoOutputError
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch, WorkerLine
-from queue_core.server.auth import Authorizer
-from queue_core.server.endpoints import Endpoint, Parameter
-from queue_core.server.extensions import ReadOnlyRoute, response_of
-from queue_core.server.fast_path import Reply, reply_of
-from queue_core.server.problems import invalid, refusal
-from queue_core.server.schemas import response
+from queue_core.server.extensions import ExtensionRoute, reads
+from queue_core.server.problems import refusal
 
 PATH: Final = "/v1/logs"
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
@@ -45,10 +36,16 @@ class OutputQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    name: Annotated[str | None, Field(max_length=300)] = None
-    lines: Annotated[int, Field(ge=0, le=MAX_LINES)] = 100
-    since: float | None = None
-    after: Annotated[str | None, Field(max_length=60_000)] = None
+    name: Annotated[
+        str | None,
+        Field(max_length=300, description="A pool, a worker, or the beginning of its name; left out: all workers."),
+    ] = None
+    lines: Annotated[int, Field(ge=0, le=MAX_LINES, description="How many at most; 100.")] = 100
+    since: Annotated[float | None, Field(description="None from before this second since the epoch.")] = None
+    after: Annotated[
+        str | None,
+        Field(max_length=60_000, description="The `cursor` of the previous answer: only what is new."),
+    ] = None
 
 
 class ShownLine(BaseModel):
@@ -73,58 +70,21 @@ class ShownOutput(BaseModel):
     cursor: str = Field(description="Give it as `after` for what is new since.")
 
 
-_PARAMETERS: Final = (
-    Parameter("name", {"type": "string"}, "A pool, a worker, or the beginning of its name; left out: all workers."),
-    Parameter("lines", {"type": "integer", "minimum": 0, "maximum": MAX_LINES}, "How many at most; 100."),
-    Parameter("since", {"type": "number"}, "None from before this second since the epoch."),
-    Parameter("after", {"type": "string"}, "The `cursor` of the previous answer: only what is new."),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class OutputRoute(ReadOnlyRoute):
-    """The path of workers' output. Its answers are read from files, in a thread."""
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """See `ReadOnlyRoute.endpoint`."""
-        answers = response(self.answers)
-        return Endpoint(
-            "GET", self.path, self.summary, self.permission, None, None, answers, _PARAMETERS, operation=self.name
-        )
-
-    def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
-        """See `ReadOnlyRoute.starlette_routes`."""
-
-        async def view(request: Request) -> Response:
-            try:
-                authorizer.check(request.headers.raw, self.permission or "events")
-                found = await asyncio.to_thread(self.read, dict(request.query_params))
-                return response_of(Reply(200, found.model_dump_json().encode()))
-            except Exception as error:  # noqa: BLE001 - the top of a request
-                return response_of(reply_of(error))
-
-        return [Route(self.path, view, methods=["GET"])]
-
-
-def output_route(files: StateDir) -> ReadOnlyRoute:
+def output_route(files: StateDir) -> ExtensionRoute:
     """Return the route of the output of this state directory's workers."""
-    return OutputRoute(
+    return reads(
         PATH,
         "worker_output",
         "What workers wrote to standard output and error: the last lines, or those behind a cursor.",
         "events",
-        lambda parameters: shown_output(files, parameters),
+        lambda call: shown_output(files, call.query),
         ShownOutput,
+        OutputQuery,
     )
 
 
-def shown_output(files: StateDir, parameters: Mapping[str, str]) -> ShownOutput:
-    """Return the lines that a query asks for. Raises `Problem`: 404 for an unknown name, 400 for a bad query."""
-    try:
-        query = OutputQuery.model_validate(parameters)
-    except ValidationError as error:
-        raise invalid(error) from None
+def shown_output(files: StateDir, query: OutputQuery) -> ShownOutput:
+    """Return the lines that a query asks for. Raises `Problem`: 404 for an unknown name, 400 for a bad cursor."""
     output = FleetOutput(files)
     try:
         workers = output.chosen(query.name)
@@ -138,11 +98,11 @@ def shown_output(files: StateDir, parameters: Mapping[str, str]) -> ShownOutput:
     if query.after is None:
         batch, positions = output.last(workers, lines=query.lines, since=query.since)
     else:
-        positions = _positions(query.after)
+        positions = positions_in(query.after)
         most = max(_LEAST_BYTES, MAX_ANSWER_BYTES // max(1, len(workers)))
         batch = output.after(workers, positions, max_bytes=most)
         positions = {worker: positions[worker] for worker in workers}
-    return ShownOutput(lines=tuple(_newest(batch)), skipped=dict(batch.skipped), cursor=_cursor(positions))
+    return ShownOutput(lines=tuple(_newest(batch)), skipped=dict(batch.skipped), cursor=cursor_of(positions))
 
 
 def _newest(batch: OutputBatch) -> Sequence[ShownLine]:
@@ -160,12 +120,14 @@ def _newest(batch: OutputBatch) -> Sequence[ShownLine]:
     ]
 
 
-def _cursor(positions: Mapping[str, OutputPosition]) -> str:
+def cursor_of(positions: Mapping[str, OutputPosition]) -> str:
+    """Return the positions as a text that a caller gives back."""
     plain = {worker: (one.offset, one.checksum, one.checked_bytes) for worker, one in positions.items()}
     return urlsafe_b64encode(zlib.compress(json.dumps(plain, separators=(",", ":")).encode())).decode()
 
 
-def _positions(cursor: str) -> dict[str, OutputPosition]:
+def positions_in(cursor: str) -> dict[str, OutputPosition]:
+    """Return the positions of a cursor. Raises `Problem` for a text that is none."""
     try:
         unpacker = zlib.decompressobj()
         plain = unpacker.decompress(urlsafe_b64decode(cursor), MAX_ANSWER_BYTES)

@@ -1,26 +1,27 @@
 """The supervisor's API: its models and paths, served beside a queue server's or on their own listener."""
 
+import socket
 from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.http_api.answers import FleetAnswer, not_now, unknown_pool
+from orchestrator.http_api.deaths import death_routes
+from orchestrator.http_api.decisions import decision_routes
 from orchestrator.http_api.fleet import fleet_route
+from orchestrator.http_api.fleet_now import FleetNow, OwnQueues
 from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
+from orchestrator.http_api.orders import Orders
+from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
-from queue_core.config.messages import did_you_mean
-from queue_core.server.extensions import Extensions, ReadOnlyRoute
-from queue_core.server.problems import Problem, refusal
+from queue_core.server.extensions import ExtensionRoute, Extensions, ReadOnlyRoute
 
 
-class _Answer(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class PoolStats(_Answer):
+class PoolStats(FleetAnswer):
     """One pool's figures without nesting, for KEDA's metrics-api scaler and scripts."""
 
     pool: str
@@ -58,7 +59,7 @@ class PoolStats(_Answer):
     states: str = Field(description="Pauses and overrides in force, and tasks that run alone: sentences, one a line.")
 
 
-class UnservedStats(_Answer):
+class UnservedStats(FleetAnswer):
     """A tag of waiting tasks that no pool works on; null: tasks without one."""
 
     queue: str
@@ -67,7 +68,7 @@ class UnservedStats(_Answer):
     sentence: str = Field(description="The same in words, with the tag that may be meant.")
 
 
-class Pools(_Answer):
+class Pools(FleetAnswer):
     """All pools that have been decided on."""
 
     phase: str
@@ -75,7 +76,7 @@ class Pools(_Answer):
     unserved: tuple[UnservedStats, ...] = Field((), description="Tags of waiting tasks that no pool works on.")
 
 
-class SupervisorHealth(_Answer):
+class SupervisorHealth(FleetAnswer):
     """The health of the supervisor."""
 
     status: str
@@ -86,7 +87,6 @@ class SupervisorHealth(_Answer):
 
 SETTLING_SECONDS: Final = 20.0
 """Time after a start before external pools are reported: their existing workers must be seen first."""
-RETRY_SECONDS: Final = 5
 
 _ANSWERS_FOR: Final = frozenset({"leading"})
 
@@ -96,11 +96,10 @@ def pool_stats(heartbeat: Heartbeat, name: str, *, now: Monotonic) -> PoolStats:
     view = _leading(heartbeat, now=now)
     pool = view.pools.get(name)
     if pool is None:
-        meant = did_you_mean(name[:100], view.pools)
-        raise refusal(404, "unknown-pool", f"there is no pool '{name[:100]}'{meant}; GET /v1/pools lists them")
+        raise unknown_pool(name, view.pools)
     found = _stats(name, pool, view, now=now)
     if found is None:
-        raise _not_now(f"pool {name} has not been decided on yet")
+        raise not_now(f"pool {name} has not been decided on yet")
     return found
 
 
@@ -123,7 +122,7 @@ def live(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
             if heartbeat.view.phase == "stopped"
             else f"has not finished its turns for {age_seconds:.0f} s"
         )
-        raise _not_now(f"the supervisor {why} (at most {LIVE_SECONDS:.0f} s): look at its log, restart it")
+        raise not_now(f"the supervisor {why} (at most {LIVE_SECONDS:.0f} s): look at its log, restart it")
     view = heartbeat.view
     return SupervisorHealth(
         status="ok", phase=view.phase, pools=len(view.pools), turn_age_seconds=round(age_seconds, 3)
@@ -134,7 +133,7 @@ def ready(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
     """Return the health of a supervisor that leads or stands by. Raises `Problem`: 503 during start and stop."""
     health = live(heartbeat, now=now)
     if health.phase in {"starting", "stopping"}:
-        raise _not_now(f"the supervisor is {health.phase}")
+        raise not_now(f"the supervisor is {health.phase}")
     return health
 
 
@@ -147,12 +146,8 @@ def leader(heartbeat: Heartbeat, *, now: Monotonic) -> SupervisorHealth:
 def _leading(heartbeat: Heartbeat, *, now: Monotonic) -> FleetView:
     live(heartbeat, now=now)
     if heartbeat.view.phase not in _ANSWERS_FOR:
-        raise _not_now(f"this supervisor is {heartbeat.view.phase}, and has no numbers: query the leader")
+        raise not_now(f"this supervisor is {heartbeat.view.phase}, and has no numbers: query the leader")
     return heartbeat.view
-
-
-def _not_now(detail: str) -> Problem:
-    return refusal(503, "supervisor-not-ready", detail, headers=((b"retry-after", str(RETRY_SECONDS).encode()),))
 
 
 def _stats(name: str, pool: PoolView, view: FleetView, *, now: Monotonic) -> PoolStats | None:
@@ -201,11 +196,18 @@ PROBES: Final = {"/v1/supervisor/livez": ("/livez", "/healthz"), "/v1/supervisor
 
 
 def fleet_paths(
-    heartbeat: Heartbeat, clock: MonotonicClock, *, is_alone: bool = False, files: StateDir | None = None
+    heartbeat: Heartbeat,
+    clock: MonotonicClock,
+    *,
+    is_alone: bool = False,
+    files: StateDir | None = None,
+    queues: OwnQueues | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
-    `files`: the state directory whose fleet and workers' output are shown.
+    Args:
+        files: the state directory whose fleet is shown, and in which orders are written.
+        queues: where the figures of now come from.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -255,7 +257,20 @@ def fleet_paths(
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
-            *([] if files is None else [output_route(files), fleet_route(files, clock)]),
+            *(() if files is None else _of_state(files, heartbeat, clock, queues)),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
+    )
+
+
+def _of_state(
+    files: StateDir, heartbeat: Heartbeat, clock: MonotonicClock, queues: OwnQueues | None
+) -> tuple[ExtensionRoute, ...]:
+    return (
+        output_route(files),
+        fleet_route(files, clock),
+        *decision_routes(files, clock),
+        *worker_routes(files, FleetNow(files, clock, queues)),
+        *death_routes(files),
+        *Orders(files, heartbeat, clock, host=socket.gethostname()).routes(),
     )

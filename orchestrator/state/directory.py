@@ -6,14 +6,14 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from orchestrator.config import overrides
 from orchestrator.config.overrides import HostOverride, Overrides
 from orchestrator.errors import AlreadySupervisedError
-from orchestrator.state.journal import Journal, amended, read_journal
+from orchestrator.state.journal import Journal, Keep, amended, read_journal
 from orchestrator.state.private_files import make_folder, opener
 from orchestrator.state.templates import TemplateRecord, template_in
 
@@ -215,6 +215,16 @@ class StateDir:
         request_id = (_read(self._reload_path) or {}).get("request") if self._reload_path.exists() else None
         return request_id if isinstance(request_id, str) else None
 
+    def pending_reload(self, *, within_seconds: float, now_seconds: float) -> str | None:
+        """Return the id of the last reload request if it has no answer yet and is not older than that."""
+        request = self.reload_request()
+        if request is None or self.reload_answer().get("request") == request:
+            return None
+        with suppress(FileNotFoundError):
+            if 0 <= now_seconds - self._reload_path.stat().st_mtime <= within_seconds:
+                return request
+        return None
+
     def write_reload_answer(self, answer: Mapping[str, object]) -> None:
         """Write the result of the last reload, requested or not."""
         self.check_own()
@@ -224,13 +234,13 @@ class StateDir:
         """Return the result of the last reload; empty when there was none."""
         return _read(self._reloaded_path) or {}
 
-    def read_replays(self, *, limit: int) -> list[dict[str, object]]:
-        """Return the inputs of the newest decisions, newest first (see `replay.replayed`)."""
-        return read_journal(self._replays_path, limit=limit)
+    def read_replays(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
+        """Return the inputs of the newest decisions that are to `keep`, newest first (see `replay.replayed`)."""
+        return read_journal(self._replays_path, limit=limit, keep=keep)
 
-    def read_decisions(self, *, limit: int) -> list[dict[str, object]]:
-        """Return the newest decisions, newest first."""
-        return read_journal(self._decisions_path, limit=limit)
+    def read_decisions(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
+        """Return the newest decisions that are to `keep`, newest first."""
+        return read_journal(self._decisions_path, limit=limit, keep=keep)
 
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
         """Return the newest death certificates, newest first."""

@@ -72,10 +72,14 @@ class Journal:
             self._is_torn = False
 
 
-def read_journal(path: Path, *, limit: int) -> list[dict[str, object]]:
-    """Return the newest `limit` records, newest first; a line that a crash cut is skipped."""
+Keep = Callable[[dict[str, object]], bool]
+"""Tells which records are wanted."""
+
+
+def read_journal(path: Path, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
+    """Return the newest `limit` records that are to `keep`, newest first; a line that a crash cut is skipped."""
     newest_first = chain.from_iterable(_lines(p) for p in (path, _older(path)))
-    return list(islice((r for line in newest_first if (r := _record(line)) is not None), limit))
+    return list(islice((r for line in newest_first if (r := _record(line)) is not None and keep(r)), limit))
 
 
 def amended(records: Sequence[dict[str, object]]) -> list[dict[str, object]]:

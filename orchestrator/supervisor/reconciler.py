@@ -311,8 +311,9 @@ class Reconciler:
         self._measured_at = now
         usage = self._runtime.usage()
         memory = {worker: used.memory_bytes for worker, used in usage.items()}
+        cpu = {worker: used.cpu_seconds for worker, used in usage.items()}
         for each in self.pools.values():
-            each.fleet = measured(each.fleet, memory)
+            each.fleet = measured(each.fleet, memory, cpu)
         self._conditions.share.learn([each.fleet for each in self.pools.values()], usage, now=now)
 
     def _end_overdue(self, pool: Pool, *, now: Monotonic) -> None:

@@ -32,7 +32,7 @@ class PoolView:
     """A pool of the settings. `spec` has the bounds of the moment, `states` counts workers, `counters` is a copy.
 
     `alive` counts the workers that count towards its size; `suspected` counts the tasks that wait for solo workers;
-    `states_in_force` are sentences (see `states_of`).
+    `states_in_force` are sentences (see `states_of`); `settings` has the bounds of the file.
     """
 
     spec: PoolSpec
@@ -46,6 +46,7 @@ class PoolView:
     counters: PoolCounters
     concern: Concern | None
     states_in_force: tuple[str, ...] = ()
+    settings: PoolSpec | None = None
 
     @property
     def desired(self) -> int | None:
@@ -101,6 +102,7 @@ def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
         counters=pool.counters.copy(),
         concern=concern_of(pool),
         states_in_force=states_of(pool),
+        settings=spec,
     )
 
 

@@ -244,7 +244,9 @@ class QueueSettings(LimitSettings):
 class TokenSettings(SettingsModel):
     """A bearer token that the server accepts, and its role. The token itself is never in the file."""
 
-    role: Literal["producer", "worker", "viewer", "admin"] = Field(description="What the bearer of the token may do.")
+    role: Literal["producer", "worker", "viewer", "operator", "admin"] = Field(
+        description="What the bearer of the token may do."
+    )
     email: str | None = Field(
         default=None,
         max_length=320,

@@ -152,8 +152,7 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
         whole = path.replace("{worker}", "{worker:path}").replace("{schedule}", "{schedule:path}")
         routes.append(Route(whole, _view(core, here), methods=list(here)))
     routes.append(Route("/healthz", _view(core, {"GET": ENDPOINTS[-1]}), methods=["GET"]))
-    for route in extensions.routes:
-        routes.extend(route.starlette_routes(core.authorizer))
+    routes.extend(extensions.starlette_routes(core.authorizer))
     routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
     routes.extend(cloudtasks.routes(core))

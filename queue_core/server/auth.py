@@ -19,9 +19,11 @@ ADD = Role.PRODUCER | Role.WORKER | Role.ADMIN
 """Workers add too: the next stage of a pipeline."""
 WORK = Role.WORKER | Role.ADMIN
 ADMINISTER = Role.ADMIN
-READ = Role.VIEWER | Role.PRODUCER | Role.WORKER | Role.ADMIN
+OPERATE = Role.OPERATOR | Role.ADMIN
+"""Orders of daily work, which delete nothing and change no settings."""
+READ = Role.VIEWER | Role.OPERATOR | Role.PRODUCER | Role.WORKER | Role.ADMIN
 """Counts, which reveal nothing of the payloads."""
-INSPECT = Role.VIEWER | Role.WORKER | Role.ADMIN
+INSPECT = Role.VIEWER | Role.OPERATOR | Role.WORKER | Role.ADMIN
 """Tasks with their payloads, and the event log."""
 
 REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
@@ -42,9 +44,9 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "queues": READ,
         "delete-by-name": ADMINISTER,
         "purge": ADMINISTER,
-        "pause": ADMINISTER,
-        "resume": ADMINISTER,
-        "redrive": ADMINISTER,
+        "pause": OPERATE,
+        "resume": OPERATE,
+        "redrive": OPERATE,
         "set-queue": ADMINISTER,
         "workers": ADMINISTER,
         "lead": ADMINISTER,
@@ -52,10 +54,11 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "schedules": READ,
         "declare-schedules": ADMINISTER,
         "add-ticks": ADMINISTER,
-        "run": ADD,
+        "run": ADD | Role.OPERATOR,
+        "order": OPERATE,
     }
 )
-"""The roles that allow a verb; one of them is enough."""
+"""The roles that allow a verb; one of them is enough. `order` is of a supervisor: scale, drain, reload and the like."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,27 +1,94 @@
-"""Read-only routes that another part of the program serves beside the queues: at the same listener, with the same
-tokens.
+"""Routes that another part of the program serves beside the queues: at the same listener, with the same tokens."""
 
-Their answers are made in the server's loop: they must be at hand, and never wait.
-"""
-
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, Protocol, TypeVar
 
 from prometheus_client.registry import Collector
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from queue_core.server.auth import Authorizer
-from queue_core.server.endpoints import Endpoint
-from queue_core.server.fast_path import Reply, reply_of
-from queue_core.server.schemas import response
+from queue_core.http_api.values import Json
+from queue_core.server.auth import Authorizer, Principal, check_role
+from queue_core.server.endpoints import Endpoint, Parameter
+from queue_core.server.fast_path import Reply, check_every_key, check_json, reply_of
+from queue_core.server.http.request_body import read_body
+from queue_core.server.problems import invalid, refusal
+from queue_core.server.schemas import EmptyBody, RequestBody, response
+
+MAX_FOLLOWERS: Final = 100
+"""Connections that follow something of an extension, at most."""
+MAX_CALLS: Final = 100
+"""Calls of an extension's routes that are under way, at most: each takes a thread."""
+MAX_EXTENSION_BODY_BYTES: Final = 64 * 1024
+"""Size of a request's body, at most: orders are short."""
+HEARTBEAT_SECONDS: Final = 15.0
+"""Seconds of silence after which a stream is written to, so that a dead connection is noticed."""
+
+Q = TypeVar("Q", bound=BaseModel)
+B = TypeVar("B", bound=RequestBody)
+
+
+class NoQuery(BaseModel):
+    """The query of a route that takes none."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Followers:
+    """The open connections and calls of extensions: bounded, and ended when the server stops. Lives in its loop."""
+
+    def __init__(self) -> None:
+        self._stopped = asyncio.Event()
+        self.following = 0
+        self.calls = 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Return whether the server stops."""
+        return self._stopped.is_set()
+
+    def stop(self) -> None:
+        """End all streams: a server waits for the requests under way."""
+        self._stopped.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait so long, or until the server stops."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopped.wait()
+        except TimeoutError:
+            return
+
+    async def in_thread(self, call: Callable[[], "Answer"]) -> "Answer":
+        """Make a call in a thread. Raises `Problem` when too many are under way."""
+        if self.calls >= MAX_CALLS:
+            raise refusal(503, "too-many-calls", f"{MAX_CALLS} calls are under way, which is the limit; try again")
+        self.calls += 1
+        try:
+            return await asyncio.to_thread(call)
+        finally:
+            self.calls -= 1
+
+
+class ExtensionRoute(Protocol):
+    """One method of one path, or of several."""
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """The endpoint in the OpenAPI document."""
+
+    def starlette_routes(self, authorizer: Authorizer, followers: Followers) -> list[Route]:
+        """Return its paths as Starlette routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOnlyRoute:
-    """One path.
+    """One path whose answers are made in the server's loop: they must be at hand, and never wait.
 
     Args:
         name: the operation's id in the OpenAPI document.
@@ -41,12 +108,12 @@ class ReadOnlyRoute:
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint in the OpenAPI document."""
+        """See `ExtensionRoute.endpoint`."""
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
-        """Return its paths as Starlette routes."""
+    def starlette_routes(self, authorizer: Authorizer, _followers: Followers) -> list[Route]:
+        """See `ExtensionRoute.starlette_routes`."""
 
         async def view(request: Request) -> Response:
             try:
@@ -54,8 +121,7 @@ class ReadOnlyRoute:
                     authorizer.check_host_and_origin(request.headers.raw)
                 else:
                     authorizer.check(request.headers.raw, self.permission)
-                path = {key: str(value) for key, value in request.path_params.items()}
-                return response_of(Reply(200, self.read(path).model_dump_json().encode()))
+                return response_of(Reply(200, self.read(_names_in(request)).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
 
@@ -63,11 +129,188 @@ class ReadOnlyRoute:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteCall(Generic[Q, B]):
+    """A request of a `CallRoute`.
+
+    Args:
+        path: the names in the path.
+        caller: the caller, as its token names it; `address`: where it calls from, as far as that is known.
+        last_event_id: the id of the last event that a stream's reader got; "" for none.
+    """
+
+    path: Mapping[str, str]
+    query: Q
+    body: B
+    caller: Principal
+    address: str = ""
+    last_event_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """One server-sent event. `id` is what a reader that connects again gives as `Last-Event-ID`."""
+
+    id: str
+    data: Json
+    event: str = "message"
+
+
+@dataclass(frozen=True, slots=True)
+class EventStream:
+    """An answer that goes on until its reader leaves or the server stops.
+
+    Args:
+        new: returns what is new since its last call; called in a thread, every `pause_seconds`.
+    """
+
+    new: Callable[[], Sequence[StreamEvent]]
+    pause_seconds: float = 1.0
+
+
+Answer = BaseModel | EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class CallRoute(Generic[Q, B]):
+    """One method of one path whose answers are made in a thread: it may read files, write them, and take its time.
+
+    Args:
+        method: GET or POST; only a POST has a body.
+        name: the operation's id in the OpenAPI document.
+        permission: a verb of `auth.REQUIRED_ROLES`; the caller's role is checked before anything is read.
+        call: makes the answer. Raises `Problem`.
+        query, takes: the models of the query and of the body.
+    """
+
+    method: str
+    path: str
+    name: str
+    summary: str
+    permission: str
+    call: Callable[[RouteCall[Q, B]], Answer]
+    answers: type[BaseModel]
+    query: type[Q]
+    takes: type[B]
+
+    @property
+    def endpoint(self) -> Endpoint:
+        """See `ExtensionRoute.endpoint`."""
+        takes = None if self.method == "GET" else self.takes
+        return Endpoint(
+            self.method,
+            self.path,
+            self.summary,
+            self.permission,
+            None,
+            takes,
+            response(self.answers),
+            parameters_of(self.query),
+            operation=self.name,
+        )
+
+    def starlette_routes(self, authorizer: Authorizer, followers: Followers) -> list[Route]:
+        """See `ExtensionRoute.starlette_routes`."""
+
+        async def view(request: Request) -> Response:
+            try:
+                call = await self._read(authorizer, request)
+                answer = await followers.in_thread(lambda: self.call(call))
+                if isinstance(answer, EventStream):
+                    return stream_response(answer, followers)
+                return response_of(Reply(200, answer.model_dump_json().encode()))
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                return response_of(reply_of(error))
+
+        return [Route(self.path, view, methods=[self.method])]
+
+    async def _read(self, authorizer: Authorizer, request: Request) -> RouteCall[Q, B]:
+        headers = request.headers.raw
+        caller = authorizer.caller(headers)
+        check_role(caller, self.permission)
+        body = b"{}"
+        if self.method != "GET":
+            check_json(headers)
+            body = await read_body(headers, request.receive, limit=MAX_EXTENSION_BODY_BYTES)
+        try:
+            query = self.query.model_validate(dict(request.query_params))
+            taken = self.takes.model_validate_json(body)
+        except ValidationError as error:
+            raise invalid(error) from None
+        check_every_key(body)
+        return RouteCall(
+            _names_in(request),
+            query,
+            taken,
+            caller,
+            request.client.host if request.client is not None else "",
+            request.headers.get("last-event-id", "")[:100_000],
+        )
+
+
+def reads(
+    path: str,
+    name: str,
+    summary: str,
+    permission: str,
+    call: Callable[[RouteCall[Q, EmptyBody]], Answer],
+    answers: type[BaseModel],
+    query: type[Q],
+) -> CallRoute[Q, EmptyBody]:
+    """Return a route that only reads."""
+    return CallRoute("GET", path, name, summary, permission, call, answers, query, EmptyBody)
+
+
+def stream_response(stream: EventStream, followers: Followers) -> Response:
+    """Return a stream as server-sent events. Raises `Problem` when too many connections follow."""
+    if followers.following >= MAX_FOLLOWERS:
+        raise refusal(503, "too-many-followers", f"{MAX_FOLLOWERS} connections follow, the limit; try again later")
+
+    async def events() -> AsyncIterator[bytes]:
+        followers.following += 1
+        silent_seconds = 0.0
+        try:
+            yield b": towline\n\n"
+            while not followers.is_stopped:
+                found = await asyncio.to_thread(stream.new)
+                if found:
+                    silent_seconds = 0.0
+                    yield b"".join(map(_event_bytes, found))
+                elif silent_seconds >= HEARTBEAT_SECONDS:
+                    silent_seconds = 0.0
+                    yield b":\n\n"
+                silent_seconds += stream.pause_seconds
+                await followers.pause(stream.pause_seconds)
+        finally:
+            followers.following -= 1
+
+    return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+
+
+def parameters_of(query: type[BaseModel]) -> tuple[Parameter, ...]:
+    """Return the parameters of a query's model, for the OpenAPI document."""
+    described = query.model_json_schema().get("properties", {})
+    found = []
+    for name, schema in described.items():
+        plain = {key: value for key, value in schema.items() if key not in {"title", "description"}}
+        found.append(Parameter(name, plain, str(schema.get("description", ""))))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
 class Extensions:
     """Routes beside the queues, and collectors for `/metrics`."""
 
-    routes: tuple[ReadOnlyRoute, ...] = ()
+    routes: tuple[ExtensionRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
+    followers: Followers = field(default_factory=Followers)
+
+    def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
+        """Return all paths as Starlette routes."""
+        return [one for route in self.routes for one in route.starlette_routes(authorizer, self.followers)]
+
+    def stop(self) -> None:
+        """End what goes on for ever; called in the server's loop before it waits for the requests under way."""
+        self.followers.stop()
 
 
 NO_EXTENSIONS = Extensions()
@@ -77,3 +320,13 @@ def response_of(reply: Reply) -> Response:
     """Return a reply as a Starlette response."""
     headers = {name.decode(): value.decode() for name, value in reply.headers}
     return Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
+
+
+def _names_in(request: Request) -> dict[str, str]:
+    return {key: str(value) for key, value in request.path_params.items()}
+
+
+def _event_bytes(event: StreamEvent) -> bytes:
+    data = json.dumps(event.data, separators=(",", ":"))
+    head = f"id: {event.id}\n" if event.id else ""
+    return f"{head}event: {event.event}\ndata: {data}\n\n".encode()

@@ -24,6 +24,8 @@ class Role(IntFlag):
     PRODUCER = 2
     WORKER = 4
     ADMIN = 8
+    OPERATOR = 16
+    """Looks at everything, and gives the orders of daily work: pause, resume, redrive, scale, drain, reload."""
 
 
 @dataclass(frozen=True, slots=True)

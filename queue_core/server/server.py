@@ -280,6 +280,7 @@ class QueueServer:
 
         def end_waiting() -> None:
             self.core.stop()
+            self._extensions.stop()
             app.stop()
 
         server = self._http = HttpServer(config, started=announce, stopping=end_waiting)

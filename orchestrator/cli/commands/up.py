@@ -4,7 +4,7 @@ import os
 import secrets
 import sys
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NoReturn
@@ -19,6 +19,7 @@ from orchestrator.cli.project_file import load_project, pools_loader
 from orchestrator.cli.up.view import events_shown
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import AlreadySupervisedError
+from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
@@ -159,18 +160,19 @@ def up(
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
         options, ours, workers = _credentials(serve_options(settings, directory))
-        heartbeat, paths = _heartbeat_and_paths(project)
+        api = stack.enter_context(closing(_Api(project)))
         try:
-            server = ServerThread(opened, options, log=lifecycle_file, extensions=paths)
+            server = ServerThread(opened, options, log=lifecycle_file, extensions=api.paths)
         except ListenError as error:
             raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
         url = server.start()
         stack.callback(server.stop)
+        api.queues.locate(url, token=ours)
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers)
-        run = _Run(project, file, flags, heartbeat, terminal)
+        run = _Run(project, file, flags, api.heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:
@@ -205,15 +207,16 @@ def supervise(
     token = bearer_token()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
-        heartbeat, paths = _heartbeat_and_paths(project, is_alone=True)
+        api = stack.enter_context(closing(_Api(project, is_alone=True)))
+        api.queues.locate(found, token=token)
         statistics: tuple[str, ...] = ()
         if project.supervisor.listen is not None:
-            listener = _listener(project, project.supervisor.listen, paths)
+            listener = _listener(project, project.supervisor.listen, api.paths)
             statistics = (f"statistics at {listener.start()}",)
             stack.callback(listener.stop)
         title = file or Path(DEFAULT_FILE), masked(found), *statistics
         view.begin(found, token=token, title=title, handlers=handlers)
-        run = _Run(project, file, (), heartbeat, terminal)
+        run = _Run(project, file, (), api.heartbeat, terminal)
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
     return renew(None, terminal) if code == RENEW else code
@@ -238,11 +241,18 @@ def handlers_in(project: Project) -> Mapping[str, int]:
     return findings.handlers
 
 
-def _heartbeat_and_paths(project: Project, *, is_alone: bool = False) -> tuple[Heartbeat, Extensions]:
-    """Return the heartbeat that the supervisor will update, and the HTTP paths that read it."""
-    clock = SystemMonotonicClock()
-    heartbeat = Heartbeat(now=clock.monotonic())
-    return heartbeat, fleet_paths(heartbeat, clock, is_alone=is_alone, files=state_of(project))
+class _Api:
+    """A supervisor's HTTP paths, the heartbeat that it will update for them, and the queues that they ask."""
+
+    def __init__(self, project: Project, *, is_alone: bool = False) -> None:
+        clock = SystemMonotonicClock()
+        self.heartbeat = Heartbeat(now=clock.monotonic())
+        self.queues = OwnQueues()
+        self.paths = fleet_paths(self.heartbeat, clock, is_alone=is_alone, files=state_of(project), queues=self.queues)
+
+    def close(self) -> None:
+        """Close the connections to the queues."""
+        self.queues.close()
 
 
 def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:

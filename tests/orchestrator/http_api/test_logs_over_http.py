@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli.commands.logs import RemoteReader
 from orchestrator.http_api import logs
 from orchestrator.http_api.listener import FleetListener
-from orchestrator.http_api.logs import shown_output
+from orchestrator.http_api.logs import OutputQuery, shown_output
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
@@ -101,17 +101,17 @@ def test_what_can_not_be_asked_is_refused(files: StateDir, url: str, asked: dict
 def test_an_answer_is_bounded(files: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     write(files, "resize-a", "".join(f"{number:09}\n" for number in range(1000)))
     monkeypatch.setattr(logs, "MAX_ANSWER_BYTES", 90)
-    assert [line.line for line in shown_output(files, {"lines": "100"}).lines] == [f"{n:09}" for n in range(990, 1000)]
+    assert [line.line for line in shown_output(files, OutputQuery(lines=100)).lines] == [f"{n:09}" for n in range(990, 1000)]
     monkeypatch.setattr(logs, "MAX_FOLLOWED", 0)
     with pytest.raises(Problem, match="1 workers have output"):
-        shown_output(files, {})
+        shown_output(files, OutputQuery())
 
 
 def test_before_any_worker_has_written_there_are_no_lines(files: StateDir) -> None:
-    first = shown_output(files, {})
+    first = shown_output(files, OutputQuery())
     assert first.lines == ()
     write(files, "resize-a", "x\n")
-    assert [line.line for line in shown_output(files, {"after": first.cursor}).lines] == ["x"]
+    assert [line.line for line in shown_output(files, OutputQuery(after=first.cursor)).lines] == ["x"]
 
 
 def test_the_command_reads_a_supervisors_output_by_its_url(

@@ -1,0 +1,106 @@
+"""The fleet with the figures of now, for all readers of an API together: asked of the queues once a second at most."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Lock
+from typing import Final
+
+from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.json_fields import Json
+from orchestrator.sources.live_fleet import observed_now, refreshed, unserved_now
+from orchestrator.state.directory import StateDir
+from queue_core.api import Queues
+from queue_core.connect import open_queues
+from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.http_api.caller import Retries
+
+FRESH_SECONDS: Final = 1.0
+"""For so long the same figures answer everybody."""
+CALL_SECONDS: Final = 3.0
+"""Timeout of one call to the queues: a person waits for the figures."""
+
+
+class OwnQueues:
+    """The queues of the supervisor that serves the API; known once its server listens. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._open: Callable[[], Queues] | None = None
+        self._queues: Queues | None = None
+        self._lock = Lock()
+
+    def locate(self, url: str, *, token: str | None) -> None:
+        """Say where the queues are."""
+        retries = Retries(tries=1, timeouts=1)
+        self._open = lambda: open_queues(url, token=token, retries=retries, timeout_seconds=CALL_SECONDS)
+
+    @contextmanager
+    def opened(self) -> Iterator[Queues]:
+        """Use the queues, one thread at a time. Raises `QueueError`."""
+        with self._lock:
+            if self._open is None:
+                raise StoreUnavailableError("the supervisor's queues are not known yet")
+            if self._queues is None:
+                self._queues = self._open()
+            yield self._queues
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            self._open = None
+            if self._queues is not None:
+                with suppress(QueueError):
+                    self._queues.close()
+            self._queues = None
+
+
+@dataclass(frozen=True, slots=True)
+class FreshFleet:
+    """A supervisor's snapshot with the figures of now; `trouble`: why they are the published ones instead.
+
+    `age_seconds` is the age of the snapshot; `shown_at` is now, in seconds since the epoch.
+    """
+
+    snapshot: Json
+    is_alive: bool
+    age_seconds: float
+    shown_at: float
+    trouble: str = ""
+
+
+class FleetNow:
+    """Reads the fleet of a state directory, once for all that ask within a second."""
+
+    def __init__(self, files: StateDir, clock: MonotonicClock, queues: OwnQueues | None = None) -> None:
+        """`queues`: where the figures of now come from; without it they are the published ones."""
+        self._files = files
+        self._clock = clock
+        self._queues = queues
+        self._lock = Lock()
+        self._read_at = Monotonic(float("-inf"))
+        self._fleet: FreshFleet | None = None
+
+    def read(self) -> FreshFleet | None:
+        """Return the fleet; None when no supervisor has published one."""
+        with self._lock:
+            now = self._clock.monotonic()
+            if self._fleet is None or not 0 <= now - self._read_at < FRESH_SECONDS:
+                self._fleet = self._read()
+                self._read_at = now
+            return self._fleet
+
+    def _read(self) -> FreshFleet | None:
+        snapshot = self._files.read_snapshot()
+        if snapshot is None:
+            return None
+        now, shown_at = self._clock.wall_seconds(), snapshot.get("shown_at")
+        age_seconds = max(0.0, now - shown_at) if isinstance(shown_at, int | float) else 0.0
+        is_alive, trouble = self._files.is_supervised(), ""
+        if self._queues is not None:
+            try:
+                with self._queues.opened() as queues:
+                    fresh = refreshed(snapshot, observed_now(queues, snapshot), now_seconds=now)
+                    snapshot = fresh | {"unserved": unserved_now(queues, snapshot)}
+            except (QueueError, OSError) as error:
+                trouble = str(error)
+        return FreshFleet(snapshot, is_alive, round(age_seconds, 3), now, trouble)
