@@ -18,6 +18,7 @@ from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
 from queue_core.server.metrics import read_all_stats
+from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
@@ -28,6 +29,7 @@ from queue_core.verbs import ClientCall, Storage
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
+_STRONGEST_FIRST = (Role.ADMIN, Role.OPERATOR, Role.WORKER, Role.PRODUCER, Role.VIEWER)
 MAX_LISTED_WORKERS = 10_000
 """Workers in one answer."""
 
@@ -191,7 +193,8 @@ class Caller(TypedDict):
 
 
 async def me(core: ServerState, call: EndpointCall) -> Caller:  # noqa: ARG001 - a handler
-    return {"role": max(call.caller.role).name.lower(), "email": call.caller.email}
+    strongest = next(role for role in _STRONGEST_FIRST if role & call.caller.role)
+    return {"role": str(strongest.name).lower(), "email": call.caller.email}
 
 
 async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:
