@@ -295,7 +295,9 @@ class ConsoleSettings(SettingsModel):
     """The pages that a server shows to people."""
 
     writes: Annotated[bool, BeforeValidator(_switch)] = Field(
-        default=False, strict=True, description="On or off: whether people may change anything there, as far as their role allows."
+        default=False,
+        strict=True,
+        description="On or off: whether people may change anything there, as far as their role allows.",
     )
 
 

@@ -42,7 +42,7 @@ class ApiProblemError(Exception):
         super().__init__(self.detail)
 
 
-class Api(Protocol):
+class ConsoleApi(Protocol):
     """Calls to the API, each with the viewer's token."""
 
     async def call(
@@ -62,7 +62,7 @@ class OwnServer:
     async def call(
         self, method: str, path: str, body: Json | None = None, *, query: Query = (), token: str | None = None
     ) -> ApiReply:
-        """See `Api.call`."""
+        """See `ConsoleApi.call`."""
         data = b"" if body is None else to_json(body)
         headers = [(b"host", self._host), (b"content-length", b"%d" % len(data))]
         if body is not None:
@@ -121,9 +121,10 @@ class OtherServer:
     async def call(
         self, method: str, path: str, body: Json | None = None, *, query: Query = (), token: str | None = None
     ) -> ApiReply:
-        """See `Api.call`."""
+        """See `ConsoleApi.call`."""
         whole = f"{path}?{urlencode(query)}" if query else path
-        caller, repeat = self._caller(token), cast("Repeat", "safe" if method == "GET" else "once")
+        caller = self._caller(token)
+        repeat: Repeat = "safe" if method == "GET" else "once"
         try:
             response = await asyncio.to_thread(caller.request, method, whole, body, repeat=repeat)
         except StoreUnavailableError as error:

@@ -13,10 +13,10 @@ from starlette.staticfiles import StaticFiles
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
-from queue_core.console.api import Api, ApiProblemError
+from queue_core.console.api import ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, Viewer
 from queue_core.console.live import LivePages
-from queue_core.console.pages import ACTIONS, MENU, PAGES, Page
+from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
 from queue_core.console.rendering import FOLDER, rendered
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
@@ -53,7 +53,7 @@ class ConsoleOptions:
 class Console:
     """The console. Lives in the server's loop."""
 
-    def __init__(self, api: Api, options: ConsoleOptions, *, clock: Clock | None = None) -> None:
+    def __init__(self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None) -> None:
         self._api = api
         self._options = options
         self._clock = clock or SystemClock()
@@ -131,7 +131,7 @@ class Console:
 
     # -- pages ------------------------------------------------------------------------------------------------------
 
-    def _page_view(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _page_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
         async def view(request: Request) -> Response:
             viewer = self._viewer(request)
             if viewer is None:
@@ -149,7 +149,7 @@ class Console:
 
         return view
 
-    def _live_view(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+    def _live_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
         """Return the stream of a page: what its `main` contains, whenever that has changed."""
 
         async def view(request: Request) -> Response:
@@ -214,7 +214,9 @@ class Console:
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
-            response.set_cookie(FLASH_COOKIE, _cookie_text(said), max_age=30, path="/", httponly=True, samesite="strict")
+            response.set_cookie(
+                FLASH_COOKIE, _cookie_text(said), max_age=30, path="/", httponly=True, samesite="strict"
+            )
             return response
 
         return view
@@ -244,7 +246,9 @@ async def _form(request: Request) -> dict[str, str]:
         data += part
         if len(data) > MAX_FORM_BYTES:
             break
-    return dict(parse_qsl(data[:MAX_FORM_BYTES].decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000))
+    return dict(
+        parse_qsl(data[:MAX_FORM_BYTES].decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000)
+    )
 
 
 def _page_path(request: Request) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from queue_core.console.api import Api, ApiProblemError, Query
+from queue_core.console.api import ApiProblemError, ConsoleApi, Query
 from queue_core.http_api.values import Json
 
 
@@ -27,7 +27,7 @@ class PageCall:
         paths: those that the API has.
     """
 
-    api: Api
+    api: ConsoleApi
     viewer: Viewer
     path: dict[str, str]
     query: Sequence[tuple[str, str]]

@@ -19,18 +19,11 @@ class ShownPayload:
     is_cut: bool
 
 
-class _Written(float):
+@dataclass(frozen=True, slots=True)
+class _Written:
     """A number of JSON as it was written, which Python's may round."""
 
-    def __new__(cls, text: str) -> "_Written":
-        made = super().__new__(cls, 0.0)
-        made.text = text
-        return made
-
     text: str
-
-    def __repr__(self) -> str:
-        return self.text
 
 
 def shown_payload(base64: str, *, most_bytes: int) -> ShownPayload:

@@ -49,7 +49,13 @@ def environment() -> Environment:
         finalize=_finalized,
     )
     made.filters.update(
-        seconds=shown_seconds, setting=shown_setting, bytes=shown_bytes, number=_number, segment=quoted, text=harmless, iso=_iso
+        seconds=shown_seconds,
+        setting=shown_setting,
+        bytes=shown_bytes,
+        number=_number,
+        segment=quoted,
+        text=harmless,
+        iso=_iso,
     )
     made.globals.update(counted=counted, clock=shown_clock)
     return made

@@ -1,7 +1,7 @@
 """Sessions: a cookie that says which token its bearer logged in with, without containing it. Pure.
 
-A cookie is signed with the token itself. So every server that knows the token accepts it, nothing is stored, it survives
-a restart, and it ends with the token. It holds an id of the token, a digest that does not reveal it.
+A cookie is signed with the token itself. So every server that knows the token accepts it, nothing is stored, it
+survives a restart, and it ends with the token. It holds an id of the token, a digest that does not reveal it.
 """
 
 import hmac

@@ -34,7 +34,9 @@ class Step:
 def timeline(task: Json | None, ended: Sequence[Json]) -> list[Step]:
     """Return the steps of a task, oldest first: of its attempts, its queue's history, and its present state."""
     steps: list[Step] = []
-    added_at = _number(task["added_at"]) if task is not None else min((_number(one["added_at"]) for one in ended), default=0)
+    added_at = (
+        _number(task["added_at"]) if task is not None else min((_number(one["added_at"]) for one in ended), default=0)
+    )
     if added_at:
         steps.append(Step(added_at, "added"))
     attempts = [dict(one) for one in _list(task.get("attempts") if task is not None else None)]

@@ -56,7 +56,7 @@ class ServerApp:
         self.core = core
         self._connections = connections
         self._console: Console | None = None
-        routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _front_door)]
+        routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _browser_entry)]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
 
     def stop(self) -> None:
@@ -74,8 +74,8 @@ class ServerApp:
             await _send(reply_of(error), send)
             return
         if self._console is None:
-            from queue_core.console.app import Console, ConsoleOptions
             from queue_core.console.api import OwnServer
+            from queue_core.console.app import Console, ConsoleOptions
 
             options = self.core.options
             tokens = tuple(token.secret for token in options.tokens)
@@ -200,7 +200,7 @@ def _idempotency_key(request: HttpRequest) -> bytes | None:
     return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
 
 
-async def _front_door(request: HttpRequest) -> Response:
+async def _browser_entry(request: HttpRequest) -> Response:
     """Send browsers to the console."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("console/", status_code=302)

@@ -182,7 +182,7 @@ class EveryStats(TypedDict):
 
 async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:  # noqa: ARG001 - a handler
     now, found = await core.read(read_all_stats)
-    return {"queues": found, "as_of": now}
+    return {"queues": list(found), "as_of": now}
 
 
 class Caller(TypedDict):

@@ -1,12 +1,12 @@
 """Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
-import ipaddress
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
+from queue_core.process.loopback import is_loopback
 from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
@@ -98,16 +98,6 @@ class ServeOptions:
     def is_local(self) -> bool:
         """Return whether only this machine can reach it."""
         return self.socket_path is not None or is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a name or address means this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_options(options: ServeOptions) -> None:

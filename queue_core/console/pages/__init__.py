@@ -1,9 +1,9 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
 from queue_core.console.pages import events, fleet, pools, queues, schedules, tasks, workers
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 
-PAGES: tuple[Page, ...] = (
+PAGES: tuple[ConsolePage, ...] = (
     *fleet.PAGES,
     *queues.PAGES,
     *tasks.PAGES,
@@ -23,4 +23,4 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""
 
-__all__ = ["ACTIONS", "MENU", "PAGES", "Act", "Page"]
+__all__ = ["ACTIONS", "MENU", "PAGES", "Act", "ConsolePage"]

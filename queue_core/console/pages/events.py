@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final, cast
 
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import Page
+from queue_core.console.pages.page import ConsolePage
 from queue_core.http_api.values import Json
 
 EVENTS_SHOWN: Final = 200
@@ -21,4 +21,4 @@ async def events(call: PageCall) -> Mapping[str, object]:
     return {"events": fitting[-EVENTS_SHOWN:][::-1], "kinds": kinds, "wanted": wanted, "read": len(every)}
 
 
-PAGES: Final = (Page("/events", "Events", "events", "events.html", events),)
+PAGES: Final = (ConsolePage("/events", "Events", "events", "events.html", events),)

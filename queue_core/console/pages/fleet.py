@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.http_api.values import Json
 
 FLEET: Final = "/v1/fleet"
@@ -40,8 +40,8 @@ def _alerts_of_fleet(fleet: Json) -> list[Alert]:
         alerts.append(("bad", "The supervisor is gone: no worker is started or stopped.", ""))
     if fleet["drained"]:
         alerts.append(("warn", "This host is drained: no worker is started on it.", ""))
-    for one in cast("list[Json]", cast("Json", fleet["snapshot"]).get("unserved", [])):
-        alerts.append(("warn", str(one.get("sentence", "")), f"queues/{quoted(str(one.get('queue', '')))}/tags"))
+    unserved = cast("list[Json]", cast("Json", fleet["snapshot"]).get("unserved", []))
+    alerts += [("warn", str(one["sentence"]), f"queues/{quoted(str(one['queue']))}/tags") for one in unserved]
     return alerts
 
 
@@ -52,7 +52,9 @@ def _alerts_of_pools(pools: list[Json]) -> list[Alert]:
         address = f"pools/{quoted(name)}"
         if pool["concerns"]:
             alerts.append(("bad", f"{name}: {pool['concerns_why'] or pool['concerns']}", address))
-        alerts += [("warn", f"{name}: {sentence}", address) for sentence in str(pool["states"]).splitlines() if sentence]
+        alerts += [
+            ("warn", f"{name}: {sentence}", address) for sentence in str(pool["states"]).splitlines() if sentence
+        ]
     return alerts
 
 
@@ -80,8 +82,10 @@ async def reload(call: PageCall, _form: Mapping[str, str]) -> str:
     if not answer["answered"]:
         return "The supervisor has not answered yet."
     changes = cast("list[object]", answer["changes"])
-    return f"The settings file was read again: {len(changes)} changes." if changes else "Nothing in the file has changed."
+    return (
+        f"The settings file was read again: {len(changes)} changes." if changes else "Nothing in the file has changed."
+    )
 
 
-PAGES: Final = (Page("/", "Fleet", "fleet", "fleet.html", overview),)
+PAGES: Final = (ConsolePage("/", "Fleet", "fleet", "fleet.html", overview),)
 ACTIONS: Final[dict[str, Act]] = {"/drain": drain, "/reload": reload}

@@ -11,7 +11,7 @@ Act = Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ConsolePage:
     """One page.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.http_api.values import Json
 
 DECISIONS_SHOWN: Final = 200
@@ -87,7 +87,7 @@ async def _order(call: PageCall, order: str, body: Json) -> str:
 
 
 _OF_POOL: Final = "/pools/{pool}"
-PAGES: Final = (Page(_OF_POOL, "Pool", "fleet", "pool.html", pool),)
+PAGES: Final = (ConsolePage(_OF_POOL, "Pool", "fleet", "pool.html", pool),)
 ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_POOL}/scale": scale,
     f"{_OF_POOL}/pause": pause,

@@ -7,7 +7,7 @@ from typing import Final, cast
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.errors_by_class import error_groups
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.http_api.values import Json
 
 TASKS_ON_A_PAGE: Final = 50
@@ -47,7 +47,14 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
     if tag:
         body["tags"] = [tag]
     found = await call.post(_path(call.path["queue"], "/peek"), body)
-    return {**head, "tab": "tasks", "tasks": found["tasks"], "next_after": found["next_after"], "state": state, "tag": tag}
+    return {
+        **head,
+        "tab": "tasks",
+        "tasks": found["tasks"],
+        "next_after": found["next_after"],
+        "state": state,
+        "tag": tag,
+    }
 
 
 async def tags(call: PageCall) -> Mapping[str, object]:
@@ -67,7 +74,12 @@ async def leases(call: PageCall) -> Mapping[str, object]:
         call.post(_path(queue, "/peek"), {"limit": LEASES_SHOWN, "states": ["in_flight"]}),
         call.post(_path(queue, "/history"), {"limit": LEASES_SHOWN}),
     )
-    return {**head, "tab": "leases", "held": [whole_task(one) for one in cast("list[Json]", held["tasks"])], "ended": ended["leases"]}
+    return {
+        **head,
+        "tab": "leases",
+        "held": [whole_task(one) for one in cast("list[Json]", held["tasks"])],
+        "ended": ended["leases"],
+    }
 
 
 async def dead(call: PageCall) -> Mapping[str, object]:
@@ -124,12 +136,12 @@ async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
 
 _OF_QUEUE: Final = "/queues/{queue}"
 PAGES: Final = (
-    Page("/queues", "Queues", "queues", "queues.html", all_queues),
-    Page(_OF_QUEUE, "Tasks", "queues", "queue_tasks.html", tasks),
-    Page(f"{_OF_QUEUE}/tags", "Tags", "queues", "queue_tags.html", tags),
-    Page(f"{_OF_QUEUE}/leases", "Leases", "queues", "queue_leases.html", leases),
-    Page(f"{_OF_QUEUE}/dead", "Dead tasks", "queues", "queue_dead.html", dead),
-    Page(f"{_OF_QUEUE}/settings", "Settings", "queues", "queue_settings.html", settings, is_live=False),
+    ConsolePage("/queues", "Queues", "queues", "queues.html", all_queues),
+    ConsolePage(_OF_QUEUE, "Tasks", "queues", "queue_tasks.html", tasks),
+    ConsolePage(f"{_OF_QUEUE}/tags", "Tags", "queues", "queue_tags.html", tags),
+    ConsolePage(f"{_OF_QUEUE}/leases", "Leases", "queues", "queue_leases.html", leases),
+    ConsolePage(f"{_OF_QUEUE}/dead", "Dead tasks", "queues", "queue_dead.html", dead),
+    ConsolePage(f"{_OF_QUEUE}/settings", "Settings", "queues", "queue_settings.html", settings, is_live=False),
 )
 ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_QUEUE}/pause": pause,

@@ -5,7 +5,7 @@ from typing import Final
 
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 
 
 async def schedules(call: PageCall) -> Mapping[str, object]:
@@ -37,7 +37,9 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
 
 
 _OF_SCHEDULE: Final = "/schedules/{schedule:path}"
-PAGES: Final = (Page("/schedules", "Schedules", "schedules", "schedules.html", schedules, needs="/v1/schedules"),)
+PAGES: Final = (
+    ConsolePage("/schedules", "Schedules", "schedules", "schedules.html", schedules, needs="/v1/schedules"),
+)
 ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_SCHEDULE}/run": run,
     f"{_OF_SCHEDULE}/pause": pause,

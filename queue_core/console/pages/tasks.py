@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, ApiReply, quoted
 from queue_core.console.call import PageCall, whole_task
-from queue_core.console.pages.page import Act, Page
+from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.payload import shown_payload
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
@@ -48,5 +48,5 @@ async def delete(call: PageCall, _form: Mapping[str, str]) -> str:
 
 
 _OF_TASK: Final = "/queues/{queue}/tasks/{task}"
-PAGES: Final = (Page(_OF_TASK, "Task", "queues", "task.html", task),)
+PAGES: Final = (ConsolePage(_OF_TASK, "Task", "queues", "task.html", task),)
 ACTIONS: Final[dict[str, Act]] = {f"{_OF_TASK}/redrive": redrive, f"{_OF_TASK}/delete": delete}

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import Page
+from queue_core.console.pages.page import ConsolePage
 from queue_core.http_api.values import Json
 
 LINES_SHOWN: Final = 100
@@ -54,7 +54,7 @@ async def deaths(call: PageCall) -> Mapping[str, object]:
 
 
 PAGES: Final = (
-    Page("/workers", "Workers", "workers", "workers.html", all_workers, needs="/v1/workers"),
-    Page("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
-    Page("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
+    ConsolePage("/workers", "Workers", "workers", "workers.html", all_workers, needs="/v1/workers"),
+    ConsolePage("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
+    ConsolePage("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
 )

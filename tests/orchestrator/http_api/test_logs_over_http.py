@@ -101,7 +101,9 @@ def test_what_can_not_be_asked_is_refused(files: StateDir, url: str, asked: dict
 def test_an_answer_is_bounded(files: StateDir, monkeypatch: pytest.MonkeyPatch) -> None:
     write(files, "resize-a", "".join(f"{number:09}\n" for number in range(1000)))
     monkeypatch.setattr(logs, "MAX_ANSWER_BYTES", 90)
-    assert [line.line for line in shown_output(files, OutputQuery(lines=100)).lines] == [f"{n:09}" for n in range(990, 1000)]
+    assert [line.line for line in shown_output(files, OutputQuery(lines=100)).lines] == [
+        f"{n:09}" for n in range(990, 1000)
+    ]
     monkeypatch.setattr(logs, "MAX_FOLLOWED", 0)
     with pytest.raises(Problem, match="1 workers have output"):
         shown_output(files, OutputQuery())
