@@ -1,6 +1,7 @@
 """The supervisor's API: its models and paths, served beside a queue server's or on their own listener."""
 
 import socket
+from pathlib import Path
 from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
@@ -15,6 +16,7 @@ from orchestrator.http_api.fleet_now import FleetNow, OwnQueues
 from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.orders import Orders
+from orchestrator.http_api.what_if import what_if_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -202,12 +204,14 @@ def fleet_paths(
     is_alone: bool = False,
     files: StateDir | None = None,
     queues: OwnQueues | None = None,
+    settings: Path | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
     Args:
         files: the state directory whose fleet is shown, and in which orders are written.
         queues: where the figures of now come from.
+        settings: the settings file of the pools.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -258,6 +262,7 @@ def fleet_paths(
                 SupervisorHealth,
             ),
             *(() if files is None else _of_state(files, heartbeat, clock, queues)),
+            *(() if settings is None else (what_if_route(settings),)),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )
