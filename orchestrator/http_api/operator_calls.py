@@ -35,10 +35,10 @@ from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
+from queue_core.process.loopback import is_loopback
 from queue_core.process.terminal import clean
 from queue_core.server.auth import Principal, described
 from queue_core.server.extensions import CallRoute, ExtensionRoute, NoQuery, RouteCall, reads
-from queue_core.server.options import is_loopback
 from queue_core.server.problems import Problem, refusal
 from queue_core.server.schemas import EmptyBody, RequestBody
 

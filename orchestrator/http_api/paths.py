@@ -1,6 +1,7 @@
 """The supervisor's API: its models and paths, served beside a queue server's or on their own listener."""
 
 import socket
+from pathlib import Path
 from typing import Final
 
 from prometheus_client.process_collector import ProcessCollector
@@ -17,6 +18,7 @@ from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.http_api.settings import EffectiveSettings, settings_route
+from orchestrator.http_api.what_if import what_if_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -206,6 +208,7 @@ def fleet_paths(
     queues: OwnQueues | None = None,
     registry: SupervisorRegistry | None = None,
     settings: EffectiveSettings | None = None,
+    file: Path | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
 
@@ -214,6 +217,7 @@ def fleet_paths(
         queues: where the figures of now come from.
         registry: lists the supervisors of the store.
         settings: reads the settings in force.
+        file: the settings file, for simulations.
     """
 
     def probes_at(path: str) -> tuple[str, ...]:
@@ -265,6 +269,7 @@ def fleet_paths(
             ),
             *(() if files is None or settings is None else [settings_route(files, settings)]),
             *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
+            *(() if file is None else (what_if_route(file),)),
         ),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )

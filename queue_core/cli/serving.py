@@ -120,6 +120,7 @@ def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = 
         grpc=_grpc(server.grpc, directory),
         queues=tuple(settings.specs()),
         storage_limit_bytes=settings.total_storage_limit,
+        console_writes=settings.console.writes,
     )
 
 

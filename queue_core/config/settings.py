@@ -309,6 +309,21 @@ class ServerSettings(SettingsModel):
         return f"http://{here}:{port}"
 
 
+def _switch(value: object) -> object:
+    """Read `on` and `off`, which YAML 1.2 leaves as words."""
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
+class ConsoleSettings(SettingsModel):
+    """The pages that a server shows to people."""
+
+    writes: Annotated[bool, BeforeValidator(_switch)] = Field(
+        default=False,
+        strict=True,
+        description="On or off: whether people may change anything there, as far as their role allows.",
+    )
+
+
 class QueueFile(SettingsModel):
     """The settings file without its pools."""
 
@@ -320,6 +335,7 @@ class QueueFile(SettingsModel):
         description="strict: an add that returned survives power loss; relaxed: only a crash of the process.",
     )
     server: ServerSettings = Field(default=ServerSettings())
+    console: ConsoleSettings = Field(default=ConsoleSettings())
     lifecycle: Literal["task", "batch", "off"] = Field(
         default="task", description="The lifecycle log: an event per task, per call, or none."
     )

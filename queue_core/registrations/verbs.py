@@ -1,7 +1,7 @@
 """The verbs of registrations, as operations of a unit of work.
 
-Those of one kind are one record (ADR 40) beside the schedules' (ADR 38): every store has it, and whoever changes it second at
-the same time is refused and tries again.
+Those of one kind are one record (ADR 40) beside the schedules' (ADR 38): every store has it, and whoever changes it
+second at the same time is refused and tries again.
 """
 
 from collections.abc import Mapping

@@ -4,15 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Route
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
@@ -41,6 +41,9 @@ from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import routes as taskqueue
 
+if TYPE_CHECKING:
+    from queue_core.console.app import Console
+
 View = Callable[[HttpRequest], Awaitable[Response]]
 
 _PREFIX = "/v1/queues/"
@@ -52,7 +55,33 @@ class ServerApp:
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._router = Starlette(routes=_routes(core, extensions), exception_handlers={HTTPException: route_error})
+        self._console: Console | None = None
+        routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _browser_entry)]
+        self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
+
+    def stop(self) -> None:
+        """End the console's streams, so that the server's stop is quick."""
+        if self._console is not None:
+            self._console.stop()
+
+    async def _serve_console(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a page, after the guard against foreign hosts. The console is made when somebody looks."""
+        if scope["type"] != "http":
+            return
+        try:
+            self.core.authorizer.check_host_and_origin(scope["headers"])
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            await _send(reply_of(error), send)
+            return
+        if self._console is None:
+            from queue_core.console.api import OwnServer
+            from queue_core.console.app import Console, ConsoleOptions
+
+            options = self.core.options
+            tokens = tuple(token.secret for token in options.tokens)
+            own = OwnServer(self, host="localhost")
+            self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
+        await self._console.app(scope, receive, send)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -170,6 +199,13 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
 
 def _idempotency_key(request: HttpRequest) -> bytes | None:
     return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
+
+
+async def _browser_entry(request: HttpRequest) -> Response:
+    """Send browsers to the console."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console/", status_code=302)
+    return await route_error(request, HTTPException(404))
 
 
 async def route_error(request: HttpRequest, error: Exception) -> Response:

@@ -9,7 +9,8 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
-from queue_core.server.options import Role, ServeOptions, is_loopback
+from queue_core.process.loopback import is_loopback
+from queue_core.server.options import Role, ServeOptions
 from queue_core.server.problems import refusal
 from queue_core.task import QueueSpec
 

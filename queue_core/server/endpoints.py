@@ -122,6 +122,8 @@ ENDPOINTS = (
     _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
     _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
     _regular("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
+    _regular("GET", "/v1/stats", "Counts and totals of all queues, at one instant.", "stats", handlers.all_stats),
+    _regular("GET", "/v1/me", "Who calls: the role of the token.", "stats", handlers.me),
     _regular("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
     _regular("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
     _regular("DELETE", _QUEUE, "Delete it and its tasks.", "set-queue", handlers.delete_queue),

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Literal, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -15,10 +15,12 @@ from queue_core.local import lease_lost
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import schemas
-from queue_core.server.auth import Principal, described
+from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
+from queue_core.server.metrics import read_all_stats
+from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import Operation
@@ -29,6 +31,7 @@ from queue_core.verbs import ClientCall, Storage
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
+_STRONGEST_FIRST = (Role.ADMIN, Role.OPERATOR, Role.WORKER, Role.PRODUCER, Role.VIEWER)
 MAX_LISTED_WORKERS = 10_000
 """Workers in one answer."""
 
@@ -177,6 +180,31 @@ async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
 async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
     tags = call.tags()
     return await core.read(lambda work: work.stats(call.queue, tags))
+
+
+class EveryStats(TypedDict):
+    """The counts of all queues at one instant."""
+
+    queues: list[QueueStats]
+    as_of: int
+
+
+async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:  # noqa: ARG001 - a handler
+    now, found = await core.read(read_all_stats)
+    return {"queues": list(found), "as_of": now}
+
+
+class Caller(TypedDict):
+    """Who calls, as its token says."""
+
+    role: Annotated[str, Field(description="The role that allows most, of those of the token.")]
+    email: Annotated[str | None, Field(description="The owner of the token; null: it names none.")]
+
+
+async def me(core: ServerState, call: EndpointCall) -> Caller:  # noqa: ARG001 - a handler
+    caller = call.caller or ANONYMOUS_ADMIN
+    strongest = next(role for role in _STRONGEST_FIRST if role & caller.role)
+    return {"role": str(strongest.name).lower(), "email": caller.email}
 
 
 async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:

@@ -1,12 +1,12 @@
 """Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
-import ipaddress
 from dataclasses import dataclass
 from enum import IntFlag
 from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
+from queue_core.process.loopback import is_loopback
 from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
@@ -75,6 +75,7 @@ class ServeOptions:
         lifecycle: how finely they are recorded.
         stop_seconds: seconds that a stop waits for requests under way.
         grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
+        console_writes: whether pages of the console may change anything.
         queues, storage_limit_bytes: those of the settings, which are created again in a store that was emptied.
     """
 
@@ -91,21 +92,12 @@ class ServeOptions:
     grpc: GrpcOptions | None = None
     queues: tuple[QueueSpec, ...] = ()
     storage_limit_bytes: int | None = None
+    console_writes: bool = False
 
     @property
     def is_local(self) -> bool:
         """Return whether only this machine can reach it."""
         return self.socket_path is not None or is_loopback(self.host)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a name or address means this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
 
 
 def check_options(options: ServeOptions) -> None:

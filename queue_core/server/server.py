@@ -253,8 +253,9 @@ class QueueServer:
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; returns when every answer is written and every thread has ended."""
         connections = Connections(asyncio.get_running_loop().time)
+        app = ServerApp(self.core, connections, extensions=self._extensions)
         config = uvicorn.Config(
-            ServerApp(self.core, connections, extensions=self._extensions),
+            app,
             loop="asyncio",
             http=fast_protocol_class(self.core, connections),
             ws="none",
@@ -280,6 +281,7 @@ class QueueServer:
         def end_waiting() -> None:
             self.core.stop()
             self._extensions.stop()
+            app.stop()
 
         server = self._http = HttpServer(config, started=announce, stopping=end_waiting)
         if self._should_stop:

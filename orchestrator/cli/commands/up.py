@@ -267,6 +267,7 @@ class _Api:
             queues=self.queues,
             registry=self.registry,
             settings=lambda: _in_force(project, file, flags),
+            file=file or project.directory / project.name,
         )
 
     def begin(self, url: str, token: str | None, *, listens: tuple[str, ServeOptions] | None) -> None:

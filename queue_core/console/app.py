@@ -1,0 +1,290 @@
+"""The console as an ASGI application: login, pages, streams of changed pages, and actions."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from queue_core.clock import Clock, SystemClock
+from queue_core.console import guard
+from queue_core.console.api import ApiProblemError, ConsoleApi
+from queue_core.console.call import PageCall, Viewer
+from queue_core.console.live import LivePages
+from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
+from queue_core.console.rendering import FOLDER, rendered
+from queue_core.console.sessions import (
+    PLAIN_COOKIE,
+    SECURE_COOKIE,
+    SESSION_SECONDS,
+    known_token,
+    session_cookie,
+    token_of_session,
+)
+
+PATH: Final = "/console"
+LIVE: Final = "/live"
+"""Where the streams of pages are, each at the page's own address below it."""
+FLASH_COOKIE: Final = "towline_said"
+MAX_FORM_BYTES: Final = 65_536
+_STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleOptions:
+    """The options of a console.
+
+    Args:
+        tokens: those that people log in with; none: everybody may look who can reach the listener.
+        own_token: the token of its calls where nobody logs in; None: none is needed.
+        writes: whether pages have buttons that change something; otherwise nothing can be changed by them.
+    """
+
+    tokens: tuple[str, ...] = field(default=(), repr=False)
+    own_token: str | None = field(default=None, repr=False)
+    writes: bool = False
+
+
+class Console:
+    """The console. Lives in the server's loop."""
+
+    def __init__(self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None) -> None:
+        self._api = api
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._live = LivePages()
+        self._paths: frozenset[str] = frozenset()
+        self.app = Starlette(routes=self._routes())
+
+    def stop(self) -> None:
+        """End the streams, so that the server's stop is quick."""
+        self._live.stop()
+
+    def _routes(self) -> Sequence[Route | Mount]:
+        routes: list[Route | Mount] = [
+            Mount("/static", StaticFiles(directory=FOLDER / "static")),
+            Route("/login", self._login, methods=["GET", "POST"]),
+            Route("/logout", self._logout, methods=["POST"]),
+        ]
+        for page in PAGES:
+            routes.append(Route(page.path, self._page_view(page), methods=["GET"]))
+            if page.is_live:
+                routes.append(Route(f"{LIVE}{page.path}", self._live_view(page), methods=["GET"]))
+        for path, action in ACTIONS.items():
+            routes.append(Route(path, self._action_view(action), methods=["POST"]))
+        return routes
+
+    # -- who looks --------------------------------------------------------------------------------------------------
+
+    def _viewer(self, request: Request) -> Viewer | None:
+        """Return who looks; None: nobody has logged in yet."""
+        if not self._options.tokens:
+            return Viewer(self._options.own_token, is_logged_in=False)
+        cookies = (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
+        now = self._now()
+        for cookie in filter(None, cookies):
+            token = token_of_session(cookie, self._options.tokens, now_seconds=now)
+            if token is not None:
+                return Viewer(token, is_logged_in=True)
+        return None
+
+    def _now(self) -> float:
+        return self._clock.now() / 1e6
+
+    async def _login(self, request: Request) -> Response:
+        if request.method == "GET":
+            return self._html("login.html", request, {"problem": "", "back": request.query_params.get("back", "")})
+        problem = guard.refusal_of_write(request.headers)
+        if problem:
+            return self._problem(request, 403, problem)
+        form = await _form(request)
+        token = known_token(form.get("token", ""), self._options.tokens)
+        if token is None:
+            said = "The server knows no such token."
+            return self._html("login.html", request, {"problem": said, "back": form.get("back", "")}, status=401)
+        response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
+        is_secure = guard.is_secure_host(request.headers)
+        response.set_cookie(
+            SECURE_COOKIE if is_secure else PLAIN_COOKIE,
+            session_cookie(token, now_seconds=self._now()),
+            max_age=SESSION_SECONDS,
+            path="/",
+            secure=is_secure,
+            httponly=True,
+            samesite="strict",
+        )
+        return response
+
+    async def _logout(self, request: Request) -> Response:
+        problem = guard.refusal_of_write(request.headers)
+        if problem:
+            return self._problem(request, 403, problem)
+        response = RedirectResponse("login", status_code=303)
+        for name in (SECURE_COOKIE, PLAIN_COOKIE):
+            response.delete_cookie(name, path="/", secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
+        return response
+
+    # -- pages ------------------------------------------------------------------------------------------------------
+
+    def _page_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
+        async def view(request: Request) -> Response:
+            viewer = self._viewer(request)
+            if viewer is None:
+                return self._to_login(request)
+            try:
+                call = await self._call(request, viewer)
+                values = await page.load(call)
+            except ApiProblemError as error:
+                return self._problem(request, error.status, error.detail)
+            said = unquote(request.cookies.get(FLASH_COOKIE, ""))
+            response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
+            if said:
+                response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
+            return response
+
+        return view
+
+    def _live_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
+        """Return the stream of a page: what its `main` contains, whenever that has changed."""
+
+        async def view(request: Request) -> Response:
+            viewer = self._viewer(request)
+            if viewer is None:
+                return self._problem(request, 401, "Log in again.")
+            if self._live.is_full:
+                return self._problem(request, 503, "As many people look as this console serves at a time.")
+            try:
+                call = await self._call(request, viewer)
+            except ApiProblemError as error:
+                return self._problem(request, error.status, error.detail)
+
+            async def render() -> str:
+                fresh = call.at(self._now())
+                values = {"root": _root(request), "page": page, "is_part": True, "call": fresh}
+                return rendered(page.template, {**values, **await page.load(fresh)})
+
+            key = (viewer.token or "", str(request.url.path), request.url.query)
+
+            async def stream() -> AsyncIterator[bytes]:
+                async for html in self._live.follow(key, render):
+                    yield b":\n\n" if html is None else _event(html)
+
+            return StreamingResponse(stream(), media_type="text/event-stream", headers=guard.PAGE_HEADERS)
+
+        return view
+
+    async def _call(self, request: Request, viewer: Viewer) -> PageCall:
+        path = {name: str(value) for name, value in request.path_params.items()}
+        query = request.query_params.multi_items()
+        paths = await self._paths_of_api(viewer)
+        call = PageCall(self._api, viewer, path, query, self._now(), writes=self._options.writes, paths=paths)
+        return await call.introduced()
+
+    async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:
+        """Return the paths that the API has: a server without a supervisor has no pools."""
+        if not self._paths:
+            reply = await self._api.call("GET", "/openapi.json", token=viewer.token)
+            found = reply.body.get("paths")
+            self._paths = frozenset(found) if isinstance(found, dict) else frozenset()
+        return self._paths
+
+    # -- actions ----------------------------------------------------------------------------------------------------
+
+    def _action_view(
+        self, action: Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def view(request: Request) -> Response:
+            problem = guard.refusal_of_write(request.headers)
+            if problem:
+                return self._problem(request, 403, problem)
+            viewer = self._viewer(request)
+            if viewer is None:
+                return self._to_login(request)
+            if not self._options.writes:
+                said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
+                return self._problem(request, 403, said)
+            form = await _form(request)
+            try:
+                said = await action(await self._call(request, viewer), form)
+            except ApiProblemError as error:
+                return self._problem(request, error.status, error.detail)
+            response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
+            response.set_cookie(
+                FLASH_COOKIE, _cookie_text(said), max_age=30, path="/", httponly=True, samesite="strict"
+            )
+            return response
+
+        return view
+
+    # -- answers ----------------------------------------------------------------------------------------------------
+
+    def _html(
+        self, template: str, request: Request, values: Mapping[str, object], *, status: int = 200
+    ) -> HTMLResponse:
+        given: dict[str, object] = {"page": None, "call": None, "said": "", **values}
+        of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
+        whole = {**given, **of_request, "menu": _menu(given["call"])}
+        return HTMLResponse(rendered(template, whole), status, dict(guard.PAGE_HEADERS))
+
+    def _to_login(self, request: Request) -> Response:
+        return RedirectResponse(f"{_root(request)}login", status_code=303)
+
+    def _problem(self, request: Request, status: int, detail: str) -> Response:
+        title = _STATUS_TITLES.get(status, "It did not work")
+        return self._html("problem.html", request, {"title": title, "detail": detail, "status": status}, status=status)
+
+
+async def _form(request: Request) -> dict[str, str]:
+    """Return the fields of a form, each once. A form that is too large is cut, and then lacks fields."""
+    data = b""
+    async for part in request.stream():
+        data += part
+        if len(data) > MAX_FORM_BYTES:
+            break
+    return dict(
+        parse_qsl(data[:MAX_FORM_BYTES].decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000)
+    )
+
+
+def _page_path(request: Request) -> str:
+    """Return the quoted path of a page below the console, also of one that is streamed: "/queues/mail"."""
+    path = request.scope.get("raw_path", b"").decode("latin-1") or request.url.path
+    below = path.removeprefix(PATH)
+    return below.removeprefix(LIVE) if below.startswith(f"{LIVE}/") else below
+
+
+def _root(request: Request) -> str:
+    """Return the console's address relative to a page, so that links hold behind any proxy's prefix."""
+    return "../" * (_page_path(request).count("/") - 1) or "./"
+
+
+def _live_address(request: Request) -> str:
+    """Return the address of a page's stream, relative to the page."""
+    return f"{_root(request)}{LIVE[1:]}{_page_path(request)}?{request.url.query}"
+
+
+def _menu(call: object) -> list[tuple[str, str, str]]:
+    """Return the menu: section, name and address of each entry of which the API knows something."""
+    paths = call.paths if isinstance(call, PageCall) else frozenset()
+    return [(section, name, address) for section, name, address, needs in MENU if not needs or needs in paths]
+
+
+def _own_address(back: str, request: Request) -> str:
+    """Return where to go after a form: a page of this console, whatever the form says."""
+    root = _root(request)
+    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in back.partition("?")[0]
+    return f"{root}{back}" if is_own else root
+
+
+def _event(html: str) -> bytes:
+    lines = "".join(f"data: {line}\n" for line in html.split("\n"))
+    return f"event: page\n{lines}\n".encode()
+
+
+def _cookie_text(text: str) -> str:
+    return quote(text[:500], safe=" ")

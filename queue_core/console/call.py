@@ -1,0 +1,76 @@
+"""A look at a page: who looks, at what, when; and the calls that it makes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from queue_core.console.api import ApiProblemError, ConsoleApi, Query
+from queue_core.http_api.values import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks: by a token, or without one where everybody may."""
+
+    token: str | None = field(repr=False)
+    is_logged_in: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PageCall:
+    """One look at a page.
+
+    Args:
+        path, query: the names in the page's address.
+        now_seconds: of the wall clock.
+        writes: whether this console may change anything.
+        role: the viewer's, as the API says; "" until it was asked.
+        paths: those that the API has.
+    """
+
+    api: ConsoleApi
+    viewer: Viewer
+    path: dict[str, str]
+    query: Sequence[tuple[str, str]]
+    now_seconds: float
+    writes: bool = False
+    role: str = ""
+    paths: frozenset[str] = frozenset()
+
+    def at(self, now_seconds: float) -> "PageCall":
+        """Return the same look at another instant."""
+        return replace(self, now_seconds=now_seconds)
+
+    def one(self, name: str, default: str = "") -> str:
+        """Return a parameter of the address, the last of its name."""
+        found = [value for key, value in self.query if key == name]
+        return found[-1] if found else default
+
+    @property
+    def may_operate(self) -> bool:
+        """Return whether buttons are drawn; whether they work is decided by the API."""
+        return self.writes and self.role in ("operator", "admin")
+
+    async def introduced(self) -> "PageCall":
+        """Ask the API who the viewer is, and what it has. Raises `ApiProblemError`."""
+        me = await self.get("/v1/me")
+        return replace(self, role=str(me["role"]))
+
+    async def get(self, path: str, *, query: Query = ()) -> Json:
+        """Read. Raises `ApiProblemError`."""
+        reply = await self.api.call("GET", path, query=query, token=self.viewer.token)
+        if not reply.is_done:
+            raise ApiProblemError(reply)
+        return reply.body
+
+    async def post(self, path: str, body: Json | None = None) -> Json:
+        """Make a call with a body. Raises `ApiProblemError`."""
+        reply = await self.api.call("POST", path, body or {}, token=self.viewer.token)
+        if not reply.is_done:
+            raise ApiProblemError(reply)
+        return reply.body
+
+
+def whole_task(task: Json) -> Json:
+    """Return a task with the members that the API leaves out where there is nothing to say."""
+    left_out: Json = {"headers": {}, "attempts": [], "progress": None, "checkpoint_bytes": 0, "priority": 0}
+    return {**left_out, **task}

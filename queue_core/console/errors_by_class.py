@@ -1,0 +1,55 @@
+"""Dead tasks grouped by what their reasons have in common: the class of the error. Pure."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queue_core.http_api.values import Json
+
+MAX_EXAMPLES: Final = 20
+_CLASS: Final = re.compile(r"([A-Za-z_][\w.]{0,99})(?::|$| \()")
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorGroup:
+    """The dead tasks of one class of errors: their names, the commonest reason, and the newest of them as examples."""
+
+    error: str
+    names: tuple[str, ...]
+    reason: str
+    tags: tuple[str, ...]
+    newest_at: int
+    examples: tuple[Json, ...]
+
+
+def error_class(reason: str) -> str:
+    """Return the class of the error that a reason begins with; else its first words."""
+    found = _CLASS.match(reason)
+    if found is not None:
+        return found[1]
+    return " ".join(reason.split()[:6]) or "no reason given"
+
+
+def error_groups(tasks: Sequence[Json]) -> list[ErrorGroup]:
+    """Group dead tasks, the largest group first."""
+    by_class: dict[str, list[Json]] = {}
+    for task in tasks:
+        by_class.setdefault(error_class(str(task["reason"])), []).append(task)
+    groups = [_group(error, found) for error, found in by_class.items()]
+    return sorted(groups, key=lambda group: (-len(group.names), group.error))
+
+
+def _group(error: str, tasks: Sequence[Json]) -> ErrorGroup:
+    newest = sorted(tasks, key=lambda task: -int(str(task["eta"])))
+    reasons = Counter(str(task["reason"]) for task in tasks)
+    tags = Counter(str(task["tag"]) for task in tasks if task["tag"] is not None)
+    return ErrorGroup(
+        error,
+        tuple(str(task["name"]) for task in tasks),
+        reasons.most_common(1)[0][0],
+        tuple(tag for tag, _ in tags.most_common(5)),
+        int(str(newest[0]["eta"])),
+        tuple(newest[:MAX_EXAMPLES]),
+    )

@@ -1,0 +1,26 @@
+"""The pages, a module each: which calls a page makes, and what of their replies its template gets."""
+
+from queue_core.console.pages import events, fleet, pools, queues, schedules, tasks, workers
+from queue_core.console.pages.page import Act, ConsolePage
+
+PAGES: tuple[ConsolePage, ...] = (
+    *fleet.PAGES,
+    *queues.PAGES,
+    *tasks.PAGES,
+    *pools.PAGES,
+    *workers.PAGES,
+    *schedules.PAGES,
+    *events.PAGES,
+)
+ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
+MENU: tuple[tuple[str, str, str, str], ...] = (
+    ("fleet", "Fleet", "", ""),
+    ("queues", "Queues", "queues", ""),
+    ("workers", "Workers", "workers", "/v1/workers"),
+    ("deaths", "Deaths", "deaths", "/v1/deaths"),
+    ("schedules", "Schedules", "schedules", "/v1/schedules"),
+    ("events", "Events", "events", "/v1/events"),
+)
+"""The menu: the section, its name, its address, and the path of the API that it needs."""
+
+__all__ = ["ACTIONS", "MENU", "PAGES", "Act", "ConsolePage"]

@@ -1,0 +1,91 @@
+"""The fleet: what needs a look first, then a row for each pool, and the supervisor."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, cast
+
+from queue_core.console.api import ApiProblemError, quoted
+from queue_core.console.call import PageCall
+from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.http_api.values import Json
+
+FLEET: Final = "/v1/fleet"
+
+
+async def overview(call: PageCall) -> Mapping[str, object]:
+    """Return the alerts and pools; where there is no supervisor, the queues."""
+    stats = await call.get("/v1/stats") if "/v1/stats" in call.paths else {"queues": []}
+    queues = cast("list[Json]", stats["queues"])
+    dead = [one for one in queues if one["dead"]]
+    if FLEET not in call.paths:
+        return {"fleet": None, "pools": [], "alerts": _alerts_of_queues(dead), "queues": queues, "problem": ""}
+    try:
+        fleet, pools = await asyncio.gather(call.get(FLEET), call.get("/v1/pools"))
+    except ApiProblemError as problem:
+        if problem.status != 503:
+            raise
+        return {"fleet": None, "pools": [], "alerts": [], "queues": queues, "problem": problem.detail}
+    rows = cast("list[Json]", pools["pools"])
+    alerts = [*_alerts_of_fleet(fleet), *_alerts_of_pools(rows), *_alerts_of_queues(dead)]
+    return {"fleet": fleet, "pools": rows, "alerts": alerts, "queues": queues, "problem": ""}
+
+
+Alert = tuple[str, str, str]
+"""How bad (`bad`, `warn`), a sentence, and the address of the page that tells more."""
+
+
+def _alerts_of_fleet(fleet: Json) -> list[Alert]:
+    alerts: list[Alert] = []
+    if not fleet["alive"]:
+        alerts.append(("bad", "The supervisor is gone: no worker is started or stopped.", ""))
+    if fleet["drained"]:
+        alerts.append(("warn", "This host is drained: no worker is started on it.", ""))
+    unserved = cast("list[Json]", cast("Json", fleet["snapshot"]).get("unserved", []))
+    alerts += [("warn", str(one["sentence"]), f"queues/{quoted(str(one['queue']))}/tags") for one in unserved]
+    return alerts
+
+
+def _alerts_of_pools(pools: list[Json]) -> list[Alert]:
+    alerts: list[Alert] = []
+    for pool in pools:
+        name = str(pool["pool"])
+        address = f"pools/{quoted(name)}"
+        if pool["concerns"]:
+            alerts.append(("bad", f"{name}: {pool['concerns_why'] or pool['concerns']}", address))
+        alerts += [
+            ("warn", f"{name}: {sentence}", address) for sentence in str(pool["states"]).splitlines() if sentence
+        ]
+    return alerts
+
+
+def _alerts_of_queues(queues: list[Json]) -> list[Alert]:
+    return [
+        ("bad", f"{one['queue']}: {one['dead']:,} dead tasks", f"queues/{quoted(str(one['queue']))}/dead")
+        for one in queues
+    ]
+
+
+async def drain(call: PageCall, form: Mapping[str, str]) -> str:
+    """Drain a host, or end its drain."""
+    verb = "undrain" if form.get("end") else "drain"
+    await call.post(f"/v1/hosts/this/{verb}")
+    if verb == "drain":
+        return "The host is drained: its workers finish their tasks, and none is started."
+    return "The host is no longer drained."
+
+
+async def reload(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Read the settings file again."""
+    answer = await call.post("/v1/supervisor/reload")
+    if answer["mistakes"]:
+        return f"The settings were left as they are: {cast('list[object]', answer['mistakes'])[0]}"
+    if not answer["answered"]:
+        return "The supervisor has not answered yet."
+    changes = cast("list[object]", answer["changes"])
+    return (
+        f"The settings file was read again: {len(changes)} changes." if changes else "Nothing in the file has changed."
+    )
+
+
+PAGES: Final = (ConsolePage("/", "Fleet", "fleet", "fleet.html", overview),)
+ACTIONS: Final[dict[str, Act]] = {"/drain": drain, "/reload": reload}

@@ -1,0 +1,30 @@
+"""What a page is: an address, a template, and a function that makes the calls it shows."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from queue_core.console.call import PageCall
+
+Load = Callable[[PageCall], Awaitable[Mapping[str, object]]]
+Act = Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
+"""Do what a form asks for; return a sentence on what was done."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsolePage:
+    """One page.
+
+    Args:
+        path: its address below the console's.
+        section: the entry of the menu that it belongs to.
+        is_live: whether it follows what happens.
+        needs: the path of the API without which there is nothing to show; "": none.
+    """
+
+    path: str
+    title: str
+    section: str
+    template: str
+    load: Load
+    is_live: bool = True
+    needs: str = ""

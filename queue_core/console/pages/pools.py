@@ -1,0 +1,95 @@
+"""A pool: why it has its size, how that came about, its workers, and orders."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final, cast
+
+from queue_core.console.api import quoted
+from queue_core.console.call import PageCall
+from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.http_api.values import Json
+
+DECISIONS_SHOWN: Final = 200
+_INPUTS: Final = (
+    ("arrival_rate", "tasks arrive a second"),
+    ("service_seconds", "seconds a task takes"),
+    ("startup_seconds", "seconds a worker takes to start"),
+    ("usable_slo_seconds", "seconds of the slo that are left for waiting"),
+    ("busy", "busy workers"),
+    ("idle", "idle workers"),
+    ("starting", "starting workers"),
+    ("draining", "draining workers"),
+    ("ready", "tasks ready"),
+    ("in_flight", "tasks in flight"),
+    ("delayed", "tasks delayed"),
+)
+
+
+async def pool(call: PageCall) -> Mapping[str, object]:
+    """Return a pool now, or as it was at `?at=`, in seconds since the epoch."""
+    path, at = f"/v1/pools/{quoted(call.path['pool'])}", call.one("at")
+    query = [("at", at)] if at else []
+    why, decided, workers = await asyncio.gather(
+        call.get(f"{path}/why", query=query),
+        call.get(f"{path}/decisions", query=[("limit", str(DECISIONS_SHOWN))]),
+        call.get("/v1/workers", query=[("pool", call.path["pool"])]),
+    )
+    decision = cast("Json | None", why["now"])
+    decisions = cast("list[Json]", decided["decisions"])
+    return {
+        "pool": call.path["pool"],
+        "why": why,
+        "at": at,
+        "decision": decision,
+        "inputs": [(words, decision[name]) for name, words in _INPUTS if decision and name in decision],
+        "decisions": decisions,
+        "points": _points(decisions, decision, call.now_seconds),
+        "workers": workers["workers"],
+    }
+
+
+def _points(decisions: Sequence[Json], decision: Json | None, now: float) -> list[tuple[float, object, object, object]]:
+    """Return time, size, wanted size and backlog, oldest first, up to now."""
+    points = [(_seconds(one["at"]), one["current"], one["target"], one["ready"]) for one in reversed(decisions)]
+    if decision is not None and points and now > points[-1][0]:
+        points.append((now, decision["current"], decision["target"], decision["ready"]))
+    return points
+
+
+def _seconds(at: object) -> float:
+    return at if isinstance(at, float) else float(str(at))
+
+
+async def scale(call: PageCall, form: Mapping[str, str]) -> str:
+    """Give the pool a size for a while."""
+    asked, minutes = form.get("workers", "").strip(), form.get("minutes", "").strip() or "60"
+    body: Json = {"workers": int(asked) if asked else None}
+    if asked:
+        body["seconds"] = float(minutes) * 60
+    return await _order(call, "scale", body)
+
+
+async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Leave the pool at its size."""
+    return await _order(call, "pause", {})
+
+
+async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Let the pool change its size again."""
+    return await _order(call, "resume", {})
+
+
+async def _order(call: PageCall, order: str, body: Json) -> str:
+    name = call.path["pool"]
+    done = await call.post(f"/v1/pools/{quoted(name)}/{order}", body)
+    sentences = "; ".join(str(one) for one in cast("list[object]", done["sentences"]))
+    return f"Pool {name}: {sentences or 'it has the size that its settings and work ask for'}."
+
+
+_OF_POOL: Final = "/pools/{pool}"
+PAGES: Final = (ConsolePage(_OF_POOL, "Pool", "fleet", "pool.html", pool),)
+ACTIONS: Final[dict[str, Act]] = {
+    f"{_OF_POOL}/scale": scale,
+    f"{_OF_POOL}/pause": pause,
+    f"{_OF_POOL}/resume": resume,
+}

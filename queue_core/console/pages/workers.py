@@ -1,0 +1,60 @@
+"""Workers, and how they ended."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Final, cast
+
+from queue_core.console.api import ApiProblemError, quoted
+from queue_core.console.call import PageCall
+from queue_core.console.pages.page import ConsolePage
+from queue_core.http_api.values import Json
+
+LINES_SHOWN: Final = 100
+DEATHS_ON_A_PAGE: Final = 50
+
+
+async def all_workers(call: PageCall) -> Mapping[str, object]:
+    """Return the workers of all pools, or of one."""
+    pool, state = call.one("pool"), call.one("state")
+    found = await call.get("/v1/workers", query=[("pool", pool)] if pool else [])
+    workers = cast("list[Json]", found["workers"])
+    shown = [one for one in workers if not state or one.get("state") == state]
+    return {"fleet": found, "workers": shown, "total": len(workers), "pool": pool, "state": state}
+
+
+async def worker(call: PageCall) -> Mapping[str, object]:
+    """Return a worker with the end of its output; of one that has ended, its certificate."""
+    name = call.path["worker"]
+    path = f"/v1/workers/{quoted(name)}"
+    log = asyncio.ensure_future(_log(call, path))
+    try:
+        found = await call.get(path)
+    except ApiProblemError as problem:
+        if problem.status != 404:
+            raise
+        certificate = await call.get(f"/v1/deaths/{quoted(name)}")
+        return {"name": name, "worker": None, "death": certificate["death"], "log": await log}
+    return {"name": name, "worker": found["worker"], "death": None, "log": await log}
+
+
+async def _log(call: PageCall, path: str) -> Json | None:
+    """Return the end of a worker's output; None where there is none, or where the viewer may not see it."""
+    try:
+        return await call.get(f"{path}/log", query=[("tail", str(LINES_SHOWN))])
+    except ApiProblemError:
+        return None
+
+
+async def deaths(call: PageCall) -> Mapping[str, object]:
+    """Return how workers ended, newest first."""
+    pool, before = call.one("pool"), call.one("before")
+    query = [("limit", str(DEATHS_ON_A_PAGE)), *([("pool", pool)] if pool else [])]
+    found = await call.get("/v1/deaths", query=[*query, *([("before", before)] if before else [])])
+    return {"deaths": found["deaths"], "before": found["before"], "pool": pool}
+
+
+PAGES: Final = (
+    ConsolePage("/workers", "Workers", "workers", "workers.html", all_workers, needs="/v1/workers"),
+    ConsolePage("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
+    ConsolePage("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
+)

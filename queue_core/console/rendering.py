@@ -1,0 +1,81 @@
+"""Templates: the words and figures of the command line, as HTML. What strangers wrote is text, never markup."""
+
+import unicodedata
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from queue_core.console.api import quoted
+from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
+
+FOLDER: Final = Path(__file__).parent
+MAX_SHOWN_CHARACTERS: Final = 65_536
+"""Characters of one text on a page, at most."""
+_LINE_ENDS: Final = "\n\t"
+
+
+def harmless(text: object) -> str:
+    """Return a text with its control characters and changes of direction written out, as `\\x1b` or `\\u202e`."""
+    whole = str(text)
+    if len(whole) > MAX_SHOWN_CHARACTERS:
+        whole = f"{whole[:MAX_SHOWN_CHARACTERS]} ... ({len(whole):,} characters)"
+    if whole.isascii() and whole.isprintable():
+        return whole
+    return "".join(_written_out(one) for one in whole)
+
+
+def _written_out(character: str) -> str:
+    if character in _LINE_ENDS or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp"):
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+@cache
+def environment() -> Environment:
+    """Return the templates' environment. Every value is escaped, and a name that is missing is an error."""
+    made = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_finalized,
+    )
+    made.filters.update(
+        seconds=shown_seconds,
+        setting=shown_setting,
+        bytes=shown_bytes,
+        number=_number,
+        segment=quoted,
+        text=harmless,
+        iso=_iso,
+    )
+    made.globals.update(counted=counted, clock=shown_clock)
+    return made
+
+
+def _finalized(value: object) -> object:
+    """Make texts harmless as they are written; markup is the templates' own."""
+    if value is None:
+        return ""
+    return value if isinstance(value, Markup | int | float) else harmless(value)
+
+
+def _number(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else harmless(value)
+
+
+def _iso(at: int) -> str:
+    return iso_instant(at / 1e6)
+
+
+def rendered(template: str, values: Mapping[str, object]) -> str:
+    """Return a template filled with values."""
+    return environment().get_template(template).render(values)

@@ -1,0 +1,13 @@
+"""Whether an address is this machine's own. Pure."""
+
+import ipaddress
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a name or address means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
