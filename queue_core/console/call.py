@@ -9,7 +9,7 @@ from queue_core.http_api.values import Json
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
-    """Who looks: by a token, or without one where everybody may."""
+    """The viewer of a page: known by a token, or not at all where everybody may look."""
 
     token: str | None = field(repr=False)
     is_logged_in: bool

@@ -1,4 +1,4 @@
-"""What keeps other pages out of the console, and foreign text from running in it: request checks and headers. Pure."""
+"""Checks of requests and headers that keep other pages out of the console, and foreign text from running in it. Pure."""
 
 from collections.abc import Mapping
 from typing import Final

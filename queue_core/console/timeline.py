@@ -1,4 +1,4 @@
-"""What a task went through, as steps in time: added, leased, given back, dead. Pure."""
+"""The story of a task as steps in time: added, leased, given back, dead. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

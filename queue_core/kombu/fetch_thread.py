@@ -31,7 +31,7 @@ class FetchThread(Generic[T]):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a call is under way, or over and not taken yet."""
+        """True while a call is under way, or over and not taken yet."""
         return self._is_calling or bool(self._outcome)
 
     def begin(self, call: Callable[[], T]) -> bool:

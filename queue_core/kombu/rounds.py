@@ -66,7 +66,7 @@ class ChannelRoom:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a round's calls brought: messages of mailboxes, and leased tasks in the order of the store."""
+    """The yield of a round's calls: messages of mailboxes, and leased tasks in the order of the store."""
 
     letters: Sequence[Addressed] = ()
     tasks: Sequence[Addressed] = ()

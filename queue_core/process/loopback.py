@@ -1,4 +1,4 @@
-"""Whether an address is this machine's own. Pure."""
+"""Addresses that mean this machine. Pure."""
 
 import ipaddress
 

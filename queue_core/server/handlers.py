@@ -195,7 +195,7 @@ async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:  # noq
 
 
 class Caller(TypedDict):
-    """Who calls, as its token says."""
+    """The caller, as its token names it."""
 
     role: Annotated[str, Field(description="The role that allows most, of those of the token.")]
     email: Annotated[str | None, Field(description="The owner of the token; null: it names none.")]

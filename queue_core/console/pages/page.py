@@ -1,4 +1,4 @@
-"""What a page is: an address, a template, and a function that makes the calls it shows."""
+"""A page as a value: an address, a template, and the function that makes the calls it shows."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Act = Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
-    """One page.
+    """One page of the console.
 
     Args:
         path: its address below the console's.

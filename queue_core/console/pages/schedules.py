@@ -14,25 +14,25 @@ async def schedules(call: PageCall) -> Mapping[str, object]:
     return {"schedules": found["schedules"]}
 
 
-async def _ask(call: PageCall, verb: str) -> None:
+async def _call_verb(call: PageCall, verb: str) -> None:
     await call.post(f"/v1/schedules/{quoted(call.path['schedule'])}/{verb}")
 
 
 async def run(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add a task of a schedule now."""
-    await _ask(call, "run")
+    await _call_verb(call, "run")
     return f"A task of {call.path['schedule']} is added."
 
 
 async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add no more ticks."""
-    await _ask(call, "pause")
+    await _call_verb(call, "pause")
     return f"Schedule {call.path['schedule']} is paused."
 
 
 async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add ticks again."""
-    await _ask(call, "resume")
+    await _call_verb(call, "resume")
     return f"Schedule {call.path['schedule']} goes on."
 
 
