@@ -1,4 +1,4 @@
-"""Checks of requests and headers that keep other pages out of the console, and foreign text from running in it. Pure."""
+"""Checks and headers that keep other pages out of the console, and foreign text from running in it. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
