@@ -145,6 +145,13 @@ def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lamb
     )
 
 
+def console_told(url: str) -> str:
+    """Return where the console of a server at a URL is, as a sentence; browsers reach no Unix socket."""
+    if url.startswith("http"):
+        return f"The console is at {url}/console/."
+    return "`towline console` shows it in a browser."
+
+
 def own_fix(holder: ResourceHolder) -> str:
     """Return what to do about a supervisor of the same folder."""
     return f"`towline top` shows what it does; Ctrl-C in its terminal, or `kill {holder.pid}`, ends it"

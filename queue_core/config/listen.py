@@ -16,7 +16,8 @@ _HOST: Final = re.compile(r"[^\s/@\[\]]+|\[[0-9a-fA-F:.]+\]")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def _listen(value: object) -> object:
+def checked_listen(value: object) -> str:
+    """Return an address to listen on as the settings have it. Raises `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r}: write host:port, such as {DEFAULT_LISTEN}, or unix:/path")  # noqa: TRY004
     if value.startswith("unix:"):
@@ -38,7 +39,7 @@ def _listen(value: object) -> object:
     return value
 
 
-Listen = Annotated[str, BeforeValidator(_listen)]
+Listen = Annotated[str, BeforeValidator(checked_listen)]
 """host:port or unix:/path."""
 
 

@@ -13,16 +13,16 @@ from starlette.staticfiles import StaticFiles
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
-from queue_core.console.api import ApiProblemError, ConsoleApi
+from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, Viewer
 from queue_core.console.live import LivePages
+from queue_core.console.logins import Logins, OneTimeLinks, OwnTokens
 from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
 from queue_core.console.rendering import FOLDER, rendered
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
     SESSION_SECONDS,
-    known_token,
     session_cookie,
     token_of_session,
 )
@@ -35,27 +35,36 @@ MAX_FORM_BYTES: Final = 65_536
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 
+ProxyLogin = Callable[[str, Mapping[str, str]], str | None]
+"""Returns the token of a person whom a trusted proxy has logged in, from its address and the headers; None: nobody."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsoleOptions:
     """The options of a console.
 
     Args:
         tokens: those that people log in with; none: everybody may look who can reach the listener.
-        own_token: the token of its calls where nobody logs in; None: none is needed.
         writes: whether pages have buttons that change something; otherwise nothing can be changed by them.
+        proxy: names people whom a proxy has logged in; None: nobody is.
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    own_token: str | None = field(default=None, repr=False)
     writes: bool = False
+    proxy: ProxyLogin | None = None
 
 
 class Console:
     """The console. Lives in the server's loop."""
 
-    def __init__(self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None, logins: Logins | None = None
+    ) -> None:
+        """`logins`: of a console over another server's API, which alone knows its tokens."""
         self._api = api
         self._options = options
+        self._logins: Logins = logins or OwnTokens(options.tokens)
+        self._links = OneTimeLinks()
         self._clock = clock or SystemClock()
         self._live = LivePages()
         self._paths: frozenset[str] = frozenset()
@@ -81,33 +90,58 @@ class Console:
 
     # -- who looks --------------------------------------------------------------------------------------------------
 
-    def _viewer(self, request: Request) -> Viewer | None:
+    def login_link(self, token: str) -> str:
+        """Return the address, below the console's, of a link that logs somebody in with a token, once."""
+        return f"login?once={self._links.new(token, now_seconds=self._now())}"
+
+    async def knows(self, token: str) -> bool:
+        """Return whether people can log in with a token."""
+        return await self._logins.accepted(token) is not None
+
+    async def _viewer(self, request: Request) -> Viewer | None:
         """Return who looks; None: nobody has logged in yet."""
-        if not self._options.tokens:
-            return Viewer(self._options.own_token, is_logged_in=False)
+        if self._options.proxy is not None:
+            address = request.client.host if request.client is not None else ""
+            token = self._options.proxy(address, request.headers)
+            if token is not None:
+                return Viewer(token, is_logged_in=False)
         cookies = (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
         now = self._now()
         for cookie in filter(None, cookies):
-            token = token_of_session(cookie, self._options.tokens, now_seconds=now)
+            token = token_of_session(cookie, self._logins.tokens(), now_seconds=now)
             if token is not None:
                 return Viewer(token, is_logged_in=True)
-        return None
+        return Viewer(None, is_logged_in=False) if await self._logins.is_open() else None
 
     def _now(self) -> float:
         return self._clock.now() / 1e6
 
     async def _login(self, request: Request) -> Response:
+        once = request.query_params.get("once", "")
+        if request.method == "GET" and once:
+            return self._login_once(once, request)
         if request.method == "GET":
             return self._html("login.html", request, {"problem": "", "back": request.query_params.get("back", "")})
         problem = guard.refusal_of_write(request.headers)
         if problem:
             return self._problem(request, 403, problem)
         form = await _form(request)
-        token = known_token(form.get("token", ""), self._options.tokens)
+        token = await self._logins.accepted(form.get("token", ""))
         if token is None:
             said = "The server knows no such token."
             return self._html("login.html", request, {"problem": said, "back": form.get("back", "")}, status=401)
-        response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
+        return self._logged_in(token, _own_address(form.get("back", ""), request), request)
+
+    def _login_once(self, code: str, request: Request) -> Response:
+        """Log in whoever has a one-time link."""
+        token = self._links.take(code, now_seconds=self._now())
+        if token is None:
+            said = "This link was used already, or is older than 5 minutes. Log in with a token."
+            return self._html("login.html", request, {"problem": said, "back": ""}, status=401)
+        return self._logged_in(token, _root(request), request)
+
+    def _logged_in(self, token: str, address: str, request: Request) -> Response:
+        response = RedirectResponse(address, status_code=303)
         is_secure = guard.is_secure_host(request.headers)
         response.set_cookie(
             SECURE_COOKIE if is_secure else PLAIN_COOKIE,
@@ -133,7 +167,7 @@ class Console:
 
     def _page_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
         async def view(request: Request) -> Response:
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._to_login(request)
             try:
@@ -153,7 +187,7 @@ class Console:
         """Return the stream of a page: what its `main` contains, whenever that has changed."""
 
         async def view(request: Request) -> Response:
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._problem(request, 401, "Log in again.")
             if self._live.is_full:
@@ -188,8 +222,10 @@ class Console:
     async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:
         """Return the paths that the API has: a server without a supervisor has no pools."""
         if not self._paths:
-            reply = await self._api.call("GET", "/openapi.json", token=viewer.token)
+            reply = await self._api.call("GET", DOCUMENT, token=viewer.token)
             found = reply.body.get("paths")
+            if not reply.is_done:  # a server that does not answer now is asked again
+                return frozenset(found) if isinstance(found, dict) else frozenset()
             self._paths = frozenset(found) if isinstance(found, dict) else frozenset()
         return self._paths
 
@@ -202,7 +238,7 @@ class Console:
             problem = guard.refusal_of_write(request.headers)
             if problem:
                 return self._problem(request, 403, problem)
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._to_login(request)
             if not self._options.writes:
