@@ -25,6 +25,7 @@ from queue_core.server.options import ServeOptions, check_options
 from queue_core.server.server import HttpServer, bind, url_of
 
 if TYPE_CHECKING:
+    from queue_core.console.api import OtherServer
     from queue_core.console.app import Console
 
 STOP_SECONDS = 2
@@ -45,6 +46,7 @@ class FleetListener:
         authorizer = Authorizer(options)
         routes: list[BaseRoute] = [*_routes(authorizer, extensions)]
         self._pages: ConsoleMount | None = None
+        self._queues: OtherServer | None = None
         if queues is not None:
             self._pages = ConsoleMount(authorizer, lambda: self._console(queues, extensions))
             routes += self._pages.routes()
@@ -63,13 +65,14 @@ class FleetListener:
         """Return the console: fleet pages call this listener, all others the queue server, with the viewer's token."""
         from queue_core.console.api import OtherServer, OwnServer, SplitApi
         from queue_core.console.app import Console, ConsoleOptions
-        from queue_core.console.logins import AskedTokens
+        from queue_core.console.logins import RemoteTokens
 
         paths = [extension.endpoint.path for extension in extensions.routes]
-        api = SplitApi(OwnServer(self._app, host="localhost"), paths, OtherServer(queues))
+        self._queues = OtherServer(queues)
+        api = SplitApi(OwnServer(self._app, host="localhost"), paths, self._queues)
         tokens = tuple(token.secret for token in self.options.tokens)
         options = ConsoleOptions(tokens, writes=self.options.console_writes)
-        return Console(api, options, logins=None if tokens else AskedTokens(api))
+        return Console(api, options, logins=None if tokens else RemoteTokens(api))
 
     def stop(self) -> None:
         """Stop within a few seconds, and remove the socket."""
@@ -77,6 +80,8 @@ class FleetListener:
         if self._server is not None:
             self._server.stop()
         self._thread.join()
+        if self._queues is not None:
+            self._queues.close()
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()

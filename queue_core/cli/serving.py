@@ -145,7 +145,7 @@ def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lamb
     )
 
 
-def console_told(url: str) -> str:
+def console_sentence(url: str) -> str:
     """Return where the console of a server at a URL is, as a sentence; browsers reach no Unix socket."""
     if url.startswith("http"):
         return f"The console is at {url}/console/."

@@ -16,7 +16,7 @@ from queue_core.console import guard
 from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, Viewer
 from queue_core.console.live import LivePages
-from queue_core.console.logins import Logins, OneTimeLinks, OwnTokens
+from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
 from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
 from queue_core.console.rendering import FOLDER, rendered
 from queue_core.console.sessions import (
@@ -64,7 +64,7 @@ class Console:
         self._api = api
         self._options = options
         self._logins: Logins = logins or OwnTokens(options.tokens)
-        self._links = OneTimeLinks()
+        self._one_time = OneTimeLogins()
         self._clock = clock or SystemClock()
         self._live = LivePages()
         self._paths: frozenset[str] = frozenset()
@@ -90,9 +90,9 @@ class Console:
 
     # -- who looks --------------------------------------------------------------------------------------------------
 
-    def login_link(self, token: str) -> str:
+    def login_address(self, token: str) -> str:
         """Return the address, below the console's, of a link that logs somebody in with a token, once."""
-        return f"login?once={self._links.new(token, now_seconds=self._now())}"
+        return f"login?once={self._one_time.new(token, now_seconds=self._now())}"
 
     async def knows(self, token: str) -> bool:
         """Return whether people can log in with a token."""
@@ -134,7 +134,7 @@ class Console:
 
     def _login_once(self, code: str, request: Request) -> Response:
         """Log in whoever has a one-time link."""
-        token = self._links.take(code, now_seconds=self._now())
+        token = self._one_time.take(code, now_seconds=self._now())
         if token is None:
             said = "This link was used already, or is older than 5 minutes. Log in with a token."
             return self._html("login.html", request, {"problem": said, "back": ""}, status=401)

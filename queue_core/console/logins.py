@@ -8,9 +8,9 @@ from typing import Final, Protocol
 from queue_core.console.api import ConsoleApi
 from queue_core.console.sessions import known_token
 
-LINK_SECONDS: Final = 300
+CODE_SECONDS: Final = 300
 """How long a one-time link may be used."""
-MAX_LINKS: Final = 10
+MAX_CODES: Final = 10
 MAX_LOGGED_IN: Final = 1_000
 """Tokens of another server that this console remembers, at most; whoever was the longest away logs in again."""
 
@@ -47,7 +47,7 @@ class OwnTokens:
         return self._tokens
 
 
-class AskedTokens:
+class RemoteTokens:
     """The tokens that another server accepts: it is asked at each login, and they are kept in memory only."""
 
     def __init__(self, api: ConsoleApi) -> None:
@@ -78,7 +78,7 @@ class AskedTokens:
         return tuple(self._tokens)
 
 
-class OneTimeLinks:
+class OneTimeLogins:
     """Codes that log somebody in with a token that they need not know: each works once, for five minutes."""
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class OneTimeLinks:
     def new(self, token: str, *, now_seconds: float) -> str:
         """Return a code for a token."""
         code = secrets.token_urlsafe(24)
-        self._codes[code] = (token, now_seconds + LINK_SECONDS)
-        while len(self._codes) > MAX_LINKS:
+        self._codes[code] = (token, now_seconds + CODE_SECONDS)
+        while len(self._codes) > MAX_CODES:
             self._codes.popitem(last=False)
         return code
 

@@ -33,7 +33,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.output import print_info
 from queue_core.cli.serving import (
-    console_told,
+    console_sentence,
     flag_overrides,
     lifecycle_log,
     listen_failure,
@@ -175,7 +175,7 @@ def up(
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
-        view.begin(url, token=ours, title=title, handlers=handlers, console=console_told(url))
+        view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
         run = _Run(project, file, flags, api.heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
@@ -215,11 +215,11 @@ def supervise(
         api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))
         statistics: tuple[str, ...] = ()
         listens: tuple[str, ServeOptions] | None = None
-        pages = console_told("")
+        pages = console_sentence("")
         if project.supervisor.listen is not None:
             listener = _listener(project, project.supervisor.listen, api.paths, queues=found)
             statistics = (f"statistics at {listener.start()}",)
-            pages = console_told(listener.url)
+            pages = console_sentence(listener.url)
             stack.callback(listener.stop)
             listens = listener.url, listener.options
         api.begin(found, token, listens=listens)

@@ -54,19 +54,19 @@ def console(
     from queue_core.cli.console.alone import Announced, ConsoleAlone
     from queue_core.config.listen import checked_listen
 
-    target = find_target(**where)
     try:
         options = options_of(checked_listen(listen))
     except ValueError as error:
         raise CommandError(str(error), code=exits.USAGE, where="--listen") from None
+    target = find_target(**where)
 
     def announce(found: Announced) -> None:
         if as_json:
             click.echo(json.dumps({"console": found.address, "shows": target.shown}))
             return
         click.echo(f"the console of {target.shown} is at {found.address}", err=True)
-        if found.login_link is not None and sys.stderr.isatty():
-            click.echo(f"this link logs you in, once and within 5 minutes: {found.login_link}", err=True)
+        if found.login_address is not None and sys.stderr.isatty():
+            click.echo(f"this link logs you in, once and within 5 minutes: {found.login_address}", err=True)
         if not writes:
             print_info("it only shows: --writes lets people change things, as far as their role allows")
 

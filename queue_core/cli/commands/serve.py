@@ -10,7 +10,7 @@ from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.serving import (
-    console_told,
+    console_sentence,
     flag_overrides,
     lifecycle_log,
     listen_failure,
@@ -82,5 +82,5 @@ def serve(
 
 
 def _print_url(url: str) -> None:
-    told = console_told(url)
+    told = console_sentence(url)
     click.echo(f"serving at {url} ({told[0].lower()}{told[1:-1]})", err=True)

@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from queue_core.console.api import ConsoleApi, OtherServer, OwnServer
 from queue_core.console.app import Console, ConsoleOptions
-from queue_core.console.logins import AskedTokens
+from queue_core.console.logins import RemoteTokens
 from queue_core.errors import InvalidSettingError
 from queue_core.server.app import ServerApp, route_error
 from queue_core.server.auth import Authorizer
@@ -78,7 +78,7 @@ class Announced:
     """A console that is reached: its address, and a link that logs in once, where a token is at hand."""
 
     address: str
-    login_link: str | None
+    login_address: str | None
 
 
 class ConsoleAlone:
@@ -97,9 +97,10 @@ class ConsoleAlone:
         self._token = token
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
+        self._server: HttpServer | None = None
 
     async def run(self, announce: Callable[[Announced], None], *, handles_signals: bool = True) -> None:
-        """Serve until SIGTERM or SIGINT, or until the task is cancelled."""
+        """Serve until SIGTERM or SIGINT, or until `stop`. Raises `InvalidSettingError` where all could look."""
         loop = asyncio.get_running_loop()
         AcceptErrors(loop)
 
@@ -107,10 +108,10 @@ class ConsoleAlone:
             shared = Connections(loop.time)
 
         api = self._source.start(PageConnection.shared)
-        console = Console(api, ConsoleOptions(writes=self._writes), logins=AskedTokens(api))
+        console = Console(api, ConsoleOptions(writes=self._writes), logins=RemoteTokens(api))
         mount = ConsoleMount(Authorizer(replace(self._options, tokens=())), lambda: console)
         app = Starlette(routes=mount.routes(), exception_handlers={HTTPException: route_error})
-        is_open = await AskedTokens(api).is_open()
+        is_open = await RemoteTokens(api).is_open()
         if is_open and not self._options.is_local:
             self._close()
             raise InvalidSettingError(
@@ -119,7 +120,7 @@ class ConsoleAlone:
             )
         link = None
         if self._token is not None and not is_open and await console.knows(self._token):
-            link = console.login_link(self._token)
+            link = console.login_address(self._token)
 
         def started() -> None:
             self._listening.listen(BACKLOG)
@@ -138,7 +139,7 @@ class ConsoleAlone:
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
         )
-        server = HttpServer(config, started=started, stopping=mount.stop)
+        server = self._server = HttpServer(config, started=started, stopping=mount.stop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.add_signal_handler(number, server.stop)
@@ -146,6 +147,11 @@ class ConsoleAlone:
             await server.serve(sockets=[self._listening])
         finally:
             self._close()
+
+    def stop(self) -> None:
+        """Begin to stop; any thread may call this once it serves."""
+        if self._server is not None:
+            self._server.stop()
 
     def _close(self) -> None:
         self._source.end()
