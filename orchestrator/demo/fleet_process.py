@@ -162,7 +162,7 @@ class FleetProcess:
     """One `towline up` in its own session, so that Ctrl-C reaches only the demo."""
 
     def __init__(self, folder: Path, *, workers: DemoWorkers, log_name: str = "up.log") -> None:
-        """Start it with `folder`/towline.yaml; `workers` observes its workers from outside, `log_name` is of its log."""
+        """Start it with `folder`/towline.yaml; `workers` observes its workers from outside."""
         self._workers = workers
         self._log = folder / log_name
         self.log = Tail(self._log)

@@ -1,9 +1,9 @@
 """The console as an ASGI application: login, pages, streams of changed pages, and actions."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -15,6 +15,7 @@ from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
 from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, Viewer
+from queue_core.console.forms import FormTooLargeError, read_form
 from queue_core.console.live import LivePages
 from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
 from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
@@ -31,7 +32,6 @@ PATH: Final = "/console"
 LIVE: Final = "/live"
 """Where the streams of pages are, each at the page's own address below it."""
 FLASH_COOKIE: Final = "towline_said"
-MAX_FORM_BYTES: Final = 65_536
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 
@@ -81,7 +81,8 @@ class Console:
             Route("/logout", self._logout, methods=["POST"]),
         ]
         for page in PAGES:
-            routes.append(Route(page.path, self._page_view(page), methods=["GET"]))
+            methods = ["GET", "POST"] if page.max_form_bytes else ["GET"]
+            routes.append(Route(page.path, self._page_view(page), methods=methods))
             if page.is_live:
                 routes.append(Route(f"{LIVE}{page.path}", self._live_view(page), methods=["GET"]))
         for path, action in ACTIONS.items():
@@ -125,7 +126,10 @@ class Console:
         problem = guard.refusal_of_write(request.headers)
         if problem:
             return self._problem(request, 403, problem)
-        form = await _form(request)
+        try:
+            form = await read_form(request)
+        except FormTooLargeError as error:
+            return self._problem(request, 413, str(error))
         token = await self._logins.accepted(form.get("token", ""))
         if token is None:
             said = "The server knows no such token."
@@ -170,8 +174,17 @@ class Console:
             viewer = await self._viewer(request)
             if viewer is None:
                 return self._to_login(request)
+            form: Mapping[str, str] = {}
+            if request.method == "POST":
+                problem = guard.refusal_of_write(request.headers)
+                if problem:
+                    return self._problem(request, 403, problem)
+                try:
+                    form = await read_form(request, limit_bytes=page.max_form_bytes)
+                except FormTooLargeError as error:
+                    return self._problem(request, 413, str(error))
             try:
-                call = await self._call(request, viewer)
+                call = replace(await self._call(request, viewer), form=form)
                 values = await page.load(call)
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
@@ -244,9 +257,11 @@ class Console:
             if not self._options.writes:
                 said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
                 return self._problem(request, 403, said)
-            form = await _form(request)
             try:
+                form = await read_form(request)
                 said = await action(await self._call(request, viewer), form)
+            except FormTooLargeError as error:
+                return self._problem(request, 413, str(error))
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
@@ -273,18 +288,6 @@ class Console:
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")
         return self._html("problem.html", request, {"title": title, "detail": detail, "status": status}, status=status)
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, each once. A form that is too large is cut, and then lacks fields."""
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_FORM_BYTES:
-            break
-    return dict(
-        parse_qsl(data[:MAX_FORM_BYTES].decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000)
-    )
 
 
 def _page_path(request: Request) -> str:

@@ -1,6 +1,6 @@
 """A look at a page: who looks, at what, when; and the calls that it makes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core.console.api import ApiProblemError, ConsoleApi, Query
@@ -25,6 +25,7 @@ class PageCall:
         writes: whether this console may change anything.
         role: the viewer's, as the API says; "" until it was asked.
         paths: those that the API has.
+        form: the fields of a form that a page works with; none of a page that is looked at.
     """
 
     api: ConsoleApi
@@ -35,6 +36,7 @@ class PageCall:
     writes: bool = False
     role: str = ""
     paths: frozenset[str] = frozenset()
+    form: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, now_seconds: float) -> "PageCall":
         """Return the same look at another instant."""

@@ -56,7 +56,7 @@ class Visitor:
         if self.cookies:
             sent["cookie"] = "; ".join(f"{name}={value}" for name, value in self.cookies.items())
         if body:
-            sent["content-type"] = "application/x-www-form-urlencoded"
+            sent.setdefault("content-type", "application/x-www-form-urlencoded")
         connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.request(method, path, body or None, sent)

@@ -270,6 +270,7 @@ class _Api:
             queues=self.queues,
             registry=self.registry,
             settings=lambda: _in_force(project, file, flags),
+            problems=lambda: _problems(file, flags),
             file=file or project.directory / project.name,
         )
 
@@ -290,6 +291,17 @@ def _in_force(started_with: Project, file: Path | None, flags: tuple[Override, .
         return effective(load_project(file, flags=flags))
     except (CommandError, OSError):
         return effective(started_with)
+
+
+def _problems(file: Path | None, flags: tuple[Override, ...]) -> list[str]:
+    """Return the mistakes in the settings file as it is now."""
+    try:
+        load_project(file, flags=flags)
+    except CommandError as error:
+        return [str(one) for one in error.lines]
+    except OSError as error:
+        return [str(error)]
+    return []
 
 
 def _listener(project: Project, listen: str, paths: Extensions, *, queues: str) -> FleetListener:

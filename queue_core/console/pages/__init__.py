@@ -1,6 +1,6 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
-from queue_core.console.pages import events, fleet, pools, queues, schedules, tasks, workers
+from queue_core.console.pages import events, fleet, pools, queues, schedules, settings, tasks, what_if, workers
 from queue_core.console.pages.page import Act, ConsolePage
 
 PAGES: tuple[ConsolePage, ...] = (
@@ -8,6 +8,8 @@ PAGES: tuple[ConsolePage, ...] = (
     *queues.PAGES,
     *tasks.PAGES,
     *pools.PAGES,
+    *what_if.PAGES,
+    *settings.PAGES,
     *workers.PAGES,
     *schedules.PAGES,
     *events.PAGES,
@@ -20,6 +22,7 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),
+    ("settings", "Settings", "settings", "/v1/supervisor/settings"),
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""
 

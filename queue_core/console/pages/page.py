@@ -19,6 +19,7 @@ class ConsolePage:
         section: the entry of the menu that it belongs to.
         is_live: whether it follows what happens.
         needs: the path of the API without which there is nothing to show; "": none.
+        max_form_bytes: size of a form whose fields the page works with, which changes nothing; 0: it takes none.
     """
 
     path: str
@@ -28,3 +29,4 @@ class ConsolePage:
     load: Load
     is_live: bool = True
     needs: str = ""
+    max_form_bytes: int = 0
