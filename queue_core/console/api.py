@@ -47,6 +47,11 @@ class ApiProblemError(Exception):
         super().__init__(self.detail)
 
 
+def refused(detail: str, *, status: int = 422) -> ApiProblemError:
+    """Return the error of a form that the console itself refuses."""
+    return ApiProblemError(ApiReply(status, {"detail": detail}))
+
+
 class ConsoleApi(Protocol):
     """Calls to the API, each with the viewer's token."""
 

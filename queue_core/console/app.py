@@ -18,7 +18,7 @@ from queue_core.console.call import PageCall, Viewer
 from queue_core.console.forms import FormTooLargeError, read_form
 from queue_core.console.live import LivePages
 from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
-from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
+from queue_core.console.pages import ACTIONS, FILES, MENU, PAGES, ConsolePage, Give
 from queue_core.console.rendering import FOLDER, rendered
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
@@ -87,6 +87,8 @@ class Console:
                 routes.append(Route(f"{LIVE}{page.path}", self._live_view(page), methods=["GET"]))
         for path, action in ACTIONS.items():
             routes.append(Route(path, self._action_view(action), methods=["POST"]))
+        for path, give in FILES.items():
+            routes.append(Route(path, self._file_view(give), methods=["GET"]))
         return routes
 
     # -- who looks --------------------------------------------------------------------------------------------------
@@ -222,6 +224,22 @@ class Console:
                     yield b":\n\n" if html is None else _event(html)
 
             return StreamingResponse(stream(), media_type="text/event-stream", headers=guard.PAGE_HEADERS)
+
+        return view
+
+    def _file_view(self, give: Give) -> Callable[[Request], Awaitable[Response]]:
+        """Return a view that a browser keeps as a file and never opens as a page."""
+
+        async def view(request: Request) -> Response:
+            viewer = await self._viewer(request)
+            if viewer is None:
+                return self._to_login(request)
+            try:
+                name, data = await give(await self._call(request, viewer))
+            except ApiProblemError as error:
+                return self._problem(request, error.status, error.detail)
+            headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+            return Response(data, headers={**guard.PAGE_HEADERS, **headers}, media_type="application/octet-stream")
 
         return view
 

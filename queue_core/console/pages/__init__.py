@@ -1,7 +1,7 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
 from queue_core.console.pages import events, fleet, pools, queues, schedules, settings, tasks, what_if, workers
-from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.page import Act, ConsolePage, Give
 
 PAGES: tuple[ConsolePage, ...] = (
     *fleet.PAGES,
@@ -15,6 +15,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *events.PAGES,
 )
 ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
+FILES: dict[str, Give] = tasks.FILES
 MENU: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", "Fleet", "", ""),
     ("queues", "Queues", "queues", ""),
@@ -26,4 +27,4 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""
 
-__all__ = ["ACTIONS", "MENU", "PAGES", "Act", "ConsolePage"]
+__all__ = ["ACTIONS", "FILES", "MENU", "PAGES", "Act", "ConsolePage", "Give"]

@@ -10,6 +10,10 @@ Act = Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
 """Do what a form asks for; return a sentence on what was done."""
 
 
+Give = Callable[[PageCall], Awaitable[tuple[str, bytes]]]
+"""Return the name of a file and what it contains."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
     """One page of the console.
