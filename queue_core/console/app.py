@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
+import structlog
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
@@ -28,10 +29,13 @@ from queue_core.console.sessions import (
     token_of_session,
 )
 
+log = structlog.get_logger()
+
 PATH: Final = "/console"
 LIVE: Final = "/live"
 """Where the streams of pages are, each at the page's own address below it."""
 FLASH_COOKIE: Final = "towline_said"
+PAGE_FAILED: Final = "page.failed"
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 
@@ -188,10 +192,13 @@ class Console:
             try:
                 call = replace(await self._call(request, viewer), form=form)
                 values = await page.load(call)
+                said = unquote(request.cookies.get(FLASH_COOKIE, ""))
+                response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
-            said = unquote(request.cookies.get(FLASH_COOKIE, ""))
-            response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
+            except Exception:
+                log.exception(PAGE_FAILED, page=page.path)
+                return self._problem(request, 500, "This page failed; the server's log says why. Other pages work.")
             if said:
                 response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
             return response

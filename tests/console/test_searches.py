@@ -5,8 +5,8 @@ from contextlib import closing
 from urllib.parse import quote
 
 import pytest
-from queue_core.attempts.attempt import Failure
 
+from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueue
 from queue_core.console.errors_by_class import error_groups
 from queue_core.console.same_as import curl, of_filter, of_task, python

@@ -1,4 +1,4 @@
-"""What would have been: a pool with another slo or other bounds, over arrivals of the past."""
+"""A what-if: a pool with another slo or other bounds, over arrivals of the past."""
 
 import json
 from collections.abc import Mapping, Sequence
