@@ -22,7 +22,7 @@ from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
-from queue_core.server.server import HttpServer, bind, url_of
+from queue_core.server.server import HttpServer, bind, tls_files, url_of
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer
@@ -65,13 +65,15 @@ class FleetListener:
         """Return the console: fleet pages call this listener, all others the queue server, with the viewer's token."""
         from queue_core.console.api import OtherServer, OwnServer, SplitApi
         from queue_core.console.app import Console, ConsoleOptions
+        from queue_core.console.call import PayloadRules
         from queue_core.console.logins import RemoteTokens
 
         paths = [extension.endpoint.path for extension in extensions.routes]
         self._queues = OtherServer(queues)
         api = SplitApi(OwnServer(self._app, host="localhost"), paths, self._queues)
         tokens = tuple(token.secret for token in self.options.tokens)
-        options = ConsoleOptions(tokens, writes=self.options.console_writes)
+        rules = PayloadRules(self.options.console_payloads, self.options.console_redact)
+        options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules)
         return Console(api, options, logins=None if tokens else RemoteTokens(api))
 
     def stop(self) -> None:
@@ -101,6 +103,7 @@ class FleetListener:
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
+            **tls_files(self.options),
         )
         server = self._server = HttpServer(config, started=lambda: None, stopping=self._end_streams)
         if self._should_stop:

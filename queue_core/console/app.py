@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
 from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
-from queue_core.console.call import PageCall, Viewer
+from queue_core.console.call import PageCall, PayloadRules, Viewer
 from queue_core.console.forms import FormTooLargeError, read_form
 from queue_core.console.live import LivePages
 from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
@@ -39,7 +39,7 @@ PAGE_FAILED: Final = "page.failed"
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 
-ProxyLogin = Callable[[str, Mapping[str, str]], str | None]
+PersonFinder = Callable[[str, Sequence[tuple[bytes, bytes]]], str | None]
 """Returns the token of a person whom a trusted proxy has logged in, from its address and the headers; None: nobody."""
 
 
@@ -50,12 +50,14 @@ class ConsoleOptions:
     Args:
         tokens: those that people log in with; none: everybody may look who can reach the listener.
         writes: whether pages have buttons that change something; otherwise nothing can be changed by them.
+        payloads: which payloads are shown.
         proxy: names people whom a proxy has logged in; None: nobody is.
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
     writes: bool = False
-    proxy: ProxyLogin | None = None
+    payloads: PayloadRules = field(default_factory=PayloadRules)
+    proxy: PersonFinder | None = None
 
 
 class Console:
@@ -109,7 +111,7 @@ class Console:
         """Return who looks; None: nobody has logged in yet."""
         if self._options.proxy is not None:
             address = request.client.host if request.client is not None else ""
-            token = self._options.proxy(address, request.headers)
+            token = self._options.proxy(address, request.headers.raw)
             if token is not None:
                 return Viewer(token, is_logged_in=False)
         cookies = (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
@@ -254,7 +256,17 @@ class Console:
         path = {name: str(value) for name, value in request.path_params.items()}
         query = request.query_params.multi_items()
         paths = await self._paths_of_api(viewer)
-        call = PageCall(self._api, viewer, path, query, self._now(), writes=self._options.writes, paths=paths)
+        options = self._options
+        call = PageCall(
+            self._api,
+            viewer,
+            path,
+            query,
+            self._now(),
+            writes=options.writes,
+            paths=paths,
+            payloads=options.payloads,
+        )
         return await call.introduced()
 
     async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:

@@ -19,6 +19,7 @@ from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.console.mount import ConsoleMount
+from queue_core.server.console.proxy import proxy_login
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
@@ -67,10 +68,14 @@ class ServerApp:
     def _console(self) -> "Console":
         from queue_core.console.api import OwnServer
         from queue_core.console.app import Console, ConsoleOptions
+        from queue_core.console.call import PayloadRules
 
         options = self.core.options
         tokens = tuple(token.secret for token in options.tokens)
-        return Console(OwnServer(self, host="localhost"), ConsoleOptions(tokens, writes=options.console_writes))
+        proxy = None if options.proxy is None else proxy_login(options.proxy, self.core.authorizer)
+        rules = PayloadRules(options.console_payloads, options.console_redact)
+        made = ConsoleOptions(tokens, writes=options.console_writes, payloads=rules, proxy=proxy)
+        return Console(OwnServer(self, host="localhost"), made)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -146,7 +146,7 @@ def test_a_group_is_matched_only_if_each_task_says_its_error() -> None:
 
 def test_a_payload_is_kept_as_a_file_and_never_opened(running: RunningServer, queue: HttpQueue) -> None:
     queue.add([NewTask(b"<script>\x00" * 9_000, name="page")])
-    looking = visitor(running, Role.VIEWER)
+    looking = visitor(running, Role.OPERATOR)
     connection = looking.once("GET", f"/console/{HERE}/tasks/page/payload")
     assert connection.html == "<script>\x00" * 9_000
     assert connection.headers["content-disposition"] == "attachment; filename*=UTF-8''page.bin"

@@ -52,13 +52,20 @@ def console(
     logs you in once, within 5 minutes. It only shows, unless you add --writes.
     """
     from queue_core.cli.console.alone import Announced, ConsoleAlone
+    from queue_core.cli.settings_file import load_queue_file
     from queue_core.config.listen import checked_listen
+    from queue_core.console.call import PayloadRules
 
     try:
         options = options_of(checked_listen(listen))
     except ValueError as error:
         raise CommandError(str(error), code=exits.USAGE, where="--listen") from None
     target = find_target(**where)
+
+    rules = PayloadRules()
+    if target.file is not None:
+        shown = load_queue_file(target.file)[0].console
+        rules = PayloadRules(shown.viewers_see_payloads, shown.redact)
 
     def announce(found: Announced) -> None:
         if as_json:
@@ -72,7 +79,7 @@ def console(
 
     with _source(target.url, target.origin, is_server=target.is_server) as source:
         try:
-            alone = ConsoleAlone(source, options, writes=writes, token=target.token)
+            alone = ConsoleAlone(source, options, writes=writes, token=target.token, payloads=rules)
         except ListenError as error:
             raise listen_failure(error, options) from None
         try:

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 
 from queue_core.console.api import ConsoleApi, OtherServer, OwnServer
 from queue_core.console.app import Console, ConsoleOptions
+from queue_core.console.call import PayloadRules
 from queue_core.console.logins import RemoteTokens
 from queue_core.errors import InvalidSettingError
 from queue_core.server.app import ServerApp, route_error
@@ -20,7 +21,7 @@ from queue_core.server.console.mount import ENTRY, ConsoleMount
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions
-from queue_core.server.server import BACKLOG, HttpServer, bind, url_of
+from queue_core.server.server import BACKLOG, HttpServer, bind, tls_files, url_of
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
@@ -84,10 +85,19 @@ class Announced:
 class ConsoleAlone:
     """One listener with the console and nothing else."""
 
-    def __init__(self, source: ApiSource, options: ServeOptions, *, writes: bool, token: str | None = None) -> None:
+    def __init__(
+        self,
+        source: ApiSource,
+        options: ServeOptions,
+        *,
+        writes: bool,
+        token: str | None = None,
+        payloads: PayloadRules = PayloadRules(),  # noqa: B008 - a frozen value
+    ) -> None:
         """Bind at once. Raises `ListenError`.
 
         Args:
+            payloads: which payloads are shown.
             options: the address. Its tokens are those of people; a source that knows its own is asked instead.
             token: the token that a one-time link logs in with.
         """
@@ -95,6 +105,7 @@ class ConsoleAlone:
         self._options = options
         self._writes = writes
         self._token = token
+        self._payloads = payloads
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self._server: HttpServer | None = None
@@ -108,7 +119,7 @@ class ConsoleAlone:
             shared = Connections(loop.time)
 
         api = self._source.start(PageConnection.shared)
-        console = Console(api, ConsoleOptions(writes=self._writes), logins=RemoteTokens(api))
+        console = Console(api, ConsoleOptions(writes=self._writes, payloads=self._payloads), logins=RemoteTokens(api))
         mount = ConsoleMount(Authorizer(replace(self._options, tokens=())), lambda: console)
         app = Starlette(routes=mount.routes(), exception_handlers={HTTPException: route_error})
         is_open = await RemoteTokens(api).is_open()
@@ -138,6 +149,7 @@ class ConsoleAlone:
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
+            **tls_files(self._options),
         )
         server = self._server = HttpServer(config, started=started, stopping=mount.stop)
         if handles_signals:

@@ -9,7 +9,7 @@ from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
 from queue_core.console.pages.page import Act, ConsolePage, Give
-from queue_core.console.payload import shown_payload
+from queue_core.console.payload import ShownPayload, is_redacted, shown_payload
 from queue_core.console.same_as import of_task
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
@@ -34,7 +34,14 @@ async def task(call: PageCall) -> Mapping[str, object]:
         raise ApiProblemError(ApiReply(404, {"detail": gone}))
     present = whole_task(tasks[0]) if tasks else None
     steps = timeline(present, leases)
-    shown = None if present is None else shown_payload(str(present["payload"]), most_bytes=SHOWN_BYTES)
+    redact = call.payloads.redact
+    shown = None
+    if present is not None:
+        shown = shown_payload(str(present["payload"]), most_bytes=SHOWN_BYTES, redact=redact)
+        headers = cast("Mapping[str, object]", present["headers"] or {})
+        present["headers"] = {name: "***" if is_redacted(name, redact) else one for name, one in headers.items()}
+        if not call.sees_payloads:
+            shown = ShownPayload("hidden", "", shown.size_bytes, shown.is_cut)
     state = str(present["state"]) if present is not None else ""
     return {
         "queue": queue,
@@ -87,6 +94,8 @@ async def delete(call: PageCall, _form: Mapping[str, str]) -> str:
 async def payload(call: PageCall) -> tuple[str, bytes]:
     """Return a task's whole payload, and the name of a file for it."""
     queue, name = call.path["queue"], call.path["task"]
+    if not call.keeps_payloads:
+        raise refused(f"This console shows no payloads as they are to the role {call.role}.", status=403)
     body: Json = {"names": [name], "limit": 1, "payload_bytes": MAX_PAYLOAD_BYTES}
     found = await call.post(f"/v1/queues/{quoted(queue)}/peek", body)
     tasks = cast("list[Json]", found["tasks"])
