@@ -24,10 +24,16 @@
       const axis = { stroke: color("--dim"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
       const strokes = [color("--accent"), color("--bad"), color("--good"), color("--dim")];
       figure.replaceChildren();
-      charts.set(figure, new uPlot({
+      const plot = new uPlot({
         width: figure.clientWidth || 600, height: 220, axes: [axis, axis],
         series: heads.map((label, place) => place === 0 ? { label } : { label, stroke: strokes[(place - 1) % 4], width: 2 }),
-      }, columns, figure));
+      }, columns, figure);
+      charts.set(figure, plot);
+      // A click leads to what was decided then; the table's links do the same for a keyboard.
+      if (figure.dataset.at) plot.over.addEventListener("click", () => {
+        const at = plot.cursor.idx === null ? undefined : plot.data[0][plot.cursor.idx];
+        if (at !== undefined) location.assign(`${figure.dataset.at}?at=${at}`);
+      });
     }
   }
   document.addEventListener("DOMContentLoaded", draw);
