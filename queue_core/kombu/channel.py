@@ -430,7 +430,7 @@ class TowlineChannel(virtual.Channel):
 
     def keep_lease(self, tag: str) -> None:
         """Go on renewing the lease of a running task, as this channel is gone."""
-        self._transport.broker.keeper.keep(tag)
+        self._transport.broker.keep_lease(tag)
 
     def flush_ends(self) -> None:
         """End the leases that are to end. Raises `StoreUnavailableError`."""
