@@ -19,6 +19,7 @@ from queue_core.kombu import celery_state
 from queue_core.kombu.address import BrokerAddress
 from queue_core.kombu.keeper import LeaseKeeper
 from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
+from queue_core.kombu.near_tasks import NearTasks
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
 from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
@@ -50,6 +51,8 @@ class KombuBroker:
         self.clock = clock or SystemClock()
         self._jobs = celery_state.KeptJobs()
         self.keeper = LeaseKeeper(self.queues, running=self._running_tags, clock=self.clock)
+        self.near = NearTasks()
+        """Those that this process has published."""
         self._pausing = Event()
         self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}

@@ -408,9 +408,7 @@ class TowlineTransport(VirtualTransport):
             while left:
                 channel, delivery = left.pop(0)
                 callback = self._callbacks.get(delivery.queue)
-                # A prefetch count may have become smaller since the lease was asked for.
-                is_too_many = delivery.is_counted and channel.qos.credit() <= 0
-                if callback is None or is_too_many:
+                if callback is None or not channel.takes(delivery):
                     channel.give_back(delivery)
                 else:
                     callback(delivery.message)
