@@ -13,13 +13,8 @@ def running_tags() -> frozenset[str]:
     state: Any = sys.modules.get("celery.worker.state")
     if state is None:
         return frozenset()
-    tags = set()
-    for request in _copied(state.active_requests):
-        message = getattr(request, "_message", None)
-        tag = getattr(message, "delivery_tag", None)
-        if isinstance(tag, str):
-            tags.add(tag)
-    return frozenset(tags)
+    tags = map(_tag_of, _copied(state.active_requests))
+    return frozenset(tag for tag in tags if isinstance(tag, str))
 
 
 class RunningRequest:
@@ -40,13 +35,55 @@ class RunningRequest:
 
 def running_request(tag: str) -> RunningRequest | None:
     """Return the request that came with this delivery tag, if its task runs."""
+    request = _active_request(tag)
+    return None if request is None else RunningRequest(request)
+
+
+def _active_request(tag: str) -> Any:
     state: Any = sys.modules.get("celery.worker.state")
-    if state is None:
-        return None
-    for request in _copied(state.active_requests):
-        if getattr(getattr(request, "_message", None), "delivery_tag", None) == tag:
-            return RunningRequest(request)
-    return None
+    requests = () if state is None else _copied(state.active_requests)
+    return next((one for one in requests if _tag_of(one) == tag), None)
+
+
+def _tag_of(request: Any) -> Any:
+    return getattr(getattr(request, "_message", None), "delivery_tag", None)
+
+
+class KeptJobs:
+    """The pool's jobs of tasks that run on while their worker has no broker.
+
+    When a connection is lost, Celery 5.5 has its prefork pool forget all jobs: a task would end unnoticed, and never be
+    acknowledged. Later versions have it forget only those that were not begun.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Any] = {}
+        self._is_known = False
+        """Whether the pool should know them."""
+
+    def keep(self, tag: str) -> None:
+        """Remember the job of the task that came with this delivery tag, if its pool can forget it."""
+        find = getattr(_active_request(tag), "_apply_result", None)
+        job = None if find is None else find()
+        if isinstance(getattr(job, "_cache", None), dict):
+            self._jobs[tag] = job
+
+    def connection_lost(self) -> None:
+        """Expect that the pool forgets the jobs."""
+        self._is_known = False
+
+    def hand_back(self) -> None:
+        """Make the jobs known to their pool again, unless their tasks were given up: before it reads what has ended."""
+        running = running_tags()
+        self._jobs = {tag: job for tag, job in self._jobs.items() if tag in running and not job.ready()}
+        for job in self._jobs.values():
+            job._cache.setdefault(job._job, job)  # noqa: SLF001 - there is no other way
+        self._is_known = True
+
+    def forgotten(self) -> frozenset[str]:
+        """Return the tags whose jobs no pool knows any more: nobody will acknowledge them."""
+        jobs = list(self._jobs.items()) if self._is_known else []
+        return frozenset(tag for tag, job in jobs if job._job not in job._cache)  # noqa: SLF001
 
 
 def is_stopping() -> bool:
