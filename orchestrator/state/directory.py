@@ -234,13 +234,18 @@ class StateDir:
         """Return the result of the last reload; empty when there was none."""
         return _read(self._reloaded_path) or {}
 
-    def read_replays(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
-        """Return the inputs of the newest decisions that are to `keep`, newest first (see `replay.replayed`)."""
-        return read_journal(self._replays_path, limit=limit, keep=keep)
+    def read_replays(self, *, limit: int, keep: Keep = lambda _record: True, text: str = "") -> list[dict[str, object]]:
+        """Return the inputs of the newest decisions that are to `keep`, newest first (see `replay.replayed`).
 
-    def read_decisions(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
-        """Return the newest decisions that are to `keep`, newest first."""
-        return read_journal(self._decisions_path, limit=limit, keep=keep)
+        `text`: as for `read_journal`.
+        """
+        return read_journal(self._replays_path, limit=limit, keep=keep, text=text)
+
+    def read_decisions(
+        self, *, limit: int, keep: Keep = lambda _record: True, text: str = ""
+    ) -> list[dict[str, object]]:
+        """Return the newest decisions that are to `keep`, newest first. `text`: as for `read_journal`."""
+        return read_journal(self._decisions_path, limit=limit, keep=keep, text=text)
 
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
         """Return the newest death certificates, newest first."""

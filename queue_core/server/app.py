@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,7 @@ class ServerApp:
         self.core = core
         self._connections = connections
         self._console: Console | None = None
+        self._making_console: asyncio.Task[None] | None = None
         routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _browser_entry)]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
 
@@ -74,14 +76,21 @@ class ServerApp:
             await _send(reply_of(error), send)
             return
         if self._console is None:
-            from queue_core.console.api import OwnServer
-            from queue_core.console.app import Console, ConsoleOptions
-
-            options = self.core.options
-            tokens = tuple(token.secret for token in options.tokens)
-            own = OwnServer(self, host="localhost")
-            self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
+            self._making_console = self._making_console or asyncio.create_task(self._make_console())
+            await asyncio.shield(self._making_console)
+        assert self._console is not None
         await self._console.app(scope, receive, send)
+
+    async def _make_console(self) -> None:
+        """Make the console; its modules and templates are read in a thread, as leases are granted meanwhile."""
+        await asyncio.to_thread(_load_console)
+        from queue_core.console.api import OwnServer
+        from queue_core.console.app import Console, ConsoleOptions
+
+        options = self.core.options
+        tokens = tuple(token.secret for token in options.tokens)
+        own = OwnServer(self, host="localhost")
+        self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -101,6 +110,13 @@ class ServerApp:
                 await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
         await self._router(scope, receive, send)
+
+
+def _load_console() -> None:
+    import_module("queue_core.console.app")
+    from queue_core.console.rendering import compile_templates
+
+    compile_templates()
 
 
 async def _serve_fast(
@@ -168,7 +184,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
         try:
             call = await _read_call(core, endpoint, request)
             if call.one("follow") is not None and endpoint.path == "/v1/events":
-                return _follow(core, call)
+                return _follow(core, call, last_event_id=request.headers.get("last-event-id", ""))
             assert endpoint.handler is not None
             return _response(Reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
         except ClientDisconnect:
@@ -220,10 +236,10 @@ async def route_error(request: HttpRequest, error: Exception) -> Response:
     return _response(reply_of(problem))
 
 
-def _follow(core: ServerState, call: EndpointCall) -> Response:
+def _follow(core: ServerState, call: EndpointCall, *, last_event_id: str) -> Response:
     if core.ring.is_full:
         raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
-    after = call.number("after", core.ring.total)
+    after = core.ring.resumed(last_event_id, default=call.number("after", core.ring.total))
 
     async def stream() -> AsyncIterator[bytes]:
         yield b": towline\n\n"
@@ -270,7 +286,7 @@ def _openapi(core: ServerState, extensions: Extensions) -> View:
             core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(encoded(), media_type="application/json")
+        return Response(await asyncio.to_thread(encoded), media_type="application/json")
 
     return view
 

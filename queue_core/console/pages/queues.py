@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall, whole_task
-from queue_core.console.errors_by_class import error_groups
+from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.http_api.values import Json
 
@@ -84,11 +84,19 @@ async def leases(call: PageCall) -> Mapping[str, object]:
 
 async def dead(call: PageCall) -> Mapping[str, object]:
     """Return a queue's dead tasks, grouped by the class of their error."""
-    head, found = await asyncio.gather(_head(call), dead_tasks(call, call.path["queue"]))
+    head, queue = await _head(call), call.path["queue"]
+    stats = cast("Json", head["stats"])
+
+    async def grouped() -> tuple[Sequence[ErrorGroup], int]:
+        found = await dead_tasks(call, queue)
+        return await asyncio.to_thread(error_groups, found), len(found)
+
+    # Thousands of tasks are read again when there are more or fewer of them, or others.
+    mark = (stats["dead"], stats["died_total"])
+    groups, read = await call.memory.value(("dead", call.role, queue), mark, grouped)
     wanted = call.one("error")
-    groups = error_groups(found)
     chosen = next((group for group in groups if group.error == wanted), None)
-    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": len(found)}
+    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": read}
 
 
 async def dead_tasks(call: PageCall, queue: str) -> Sequence[Json]:

@@ -7,7 +7,6 @@ supervisor's turns do. `PORT is served` is printed when it answers; SIGTERM ends
 """
 
 import argparse
-import json
 import signal
 import threading
 import time
@@ -23,6 +22,7 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import Journal
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import Heartbeat, view_of
@@ -119,13 +119,12 @@ def _a_pool(spec: PoolSpec, size: int) -> Pool:
 
 
 def write_journals(files: StateDir, pools: list[Pool], *, now_seconds: float) -> None:
-    """Write decisions and deaths, in their order."""
+    """Write decisions and deaths, in their order: two full files of decisions, as after a long run."""
     for name, count, record in (("decisions", DECISIONS, _decision), ("deaths", DEATHS, _death)):
-        with (files.path / f"{name}.jsonl").open("w") as file:
-            for number in range(count):
-                pool = pools[number % len(pools)]
-                at = round(now_seconds - (count - number), 1)
-                file.write(json.dumps({"at": at, "pool": pool.name, **record(pool, number)}, default=str) + "\n")
+        journal = Journal(files.path / f"{name}.jsonl")
+        for number in range(count):
+            pool = pools[number % len(pools)]
+            journal.append({"at": round(now_seconds - (count - number), 1), "pool": pool.name, **record(pool, number)})
 
 
 def _decision(pool: Pool, number: int) -> dict[str, object]:
