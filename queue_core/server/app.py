@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import cache
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from queue_core.console import load_console
 from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
@@ -57,7 +57,6 @@ class ServerApp:
         self.core = core
         self._connections = connections
         self._console: Console | None = None
-        self._making_console: asyncio.Task[None] | None = None
         routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _browser_entry)]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
 
@@ -76,21 +75,16 @@ class ServerApp:
             await _send(reply_of(error), send)
             return
         if self._console is None:
-            self._making_console = self._making_console or asyncio.create_task(self._make_console())
-            await asyncio.shield(self._making_console)
-        assert self._console is not None
+            await asyncio.to_thread(load_console)
+        if self._console is None:
+            from queue_core.console.api import OwnServer
+            from queue_core.console.app import Console, ConsoleOptions
+
+            options = self.core.options
+            tokens = tuple(token.secret for token in options.tokens)
+            own = OwnServer(self, host="localhost")
+            self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
         await self._console.app(scope, receive, send)
-
-    async def _make_console(self) -> None:
-        """Make the console; its modules and templates are read in a thread, as leases are granted meanwhile."""
-        await asyncio.to_thread(_load_console)
-        from queue_core.console.api import OwnServer
-        from queue_core.console.app import Console, ConsoleOptions
-
-        options = self.core.options
-        tokens = tuple(token.secret for token in options.tokens)
-        own = OwnServer(self, host="localhost")
-        self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -110,13 +104,6 @@ class ServerApp:
                 await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
         await self._router(scope, receive, send)
-
-
-def _load_console() -> None:
-    import_module("queue_core.console.app")
-    from queue_core.console.rendering import compile_templates
-
-    compile_templates()
 
 
 async def _serve_fast(
