@@ -34,7 +34,7 @@ def pool_record(files: StateDir, pool: str, *, at: float | None, last: int, full
     """
     found = decisions_of(files, pool, limit=max(1, last), until=at)
     if at is None:
-        pools = (files.read_snapshot() or {}).get("pools")
+        pools = (files.shared_snapshot() or {}).get("pools")
         shown = pools.get(pool) if isinstance(pools, dict) else None
         decision = shown.get("decision") if isinstance(shown, dict) else None
         current = decision if isinstance(decision, dict) else None

@@ -36,6 +36,7 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self._locked: _Inode | None = None
+        self._shared_snapshot: tuple[object, Mapping[str, object] | None] | None = None
         self.path = path.resolve()
         self.lock_path = self.path / "supervisor.lock"
         self._snapshot_path = self.path / "supervisor.json"
@@ -110,6 +111,14 @@ class StateDir:
     def read_snapshot(self) -> dict[str, object] | None:
         """Return the last snapshot; None when there is none that can be read."""
         return _read(self._snapshot_path)
+
+    def shared_snapshot(self) -> Mapping[str, object] | None:
+        """Return the last snapshot for readers that leave it as it is: it is parsed once for all of them."""
+        mark = _mark(self._snapshot_path)
+        known = self._shared_snapshot
+        if known is None or mark is None or known[0] != mark:
+            known = self._shared_snapshot = (mark, self.read_snapshot())
+        return known[1]
 
     def write_learned(self, pools: Mapping[str, object]) -> None:
         """Write each pool's learned state."""

@@ -5,6 +5,7 @@ people who look do not slow down those that lease. Needs no timer and reads noth
 """
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -12,10 +13,12 @@ from typing import Final
 
 INTERVAL_SECONDS: Final = 1.0
 """Pause between two renderings of a page, at least."""
-LONGEST_INTERVAL_SECONDS: Final = 15.0
+LONGEST_INTERVAL_SECONDS: Final = 10.0
 """The same, at most: also of a page that takes long because its store is slow."""
 SHARE: Final = 0.05
 """The part of the time in which pages are made, at most, as long as the longest interval allows it."""
+COSTS_KEPT: Final = 5
+"""Renderings of a page whose durations are remembered."""
 HEARTBEAT_SECONDS: Final = 15.0
 """Seconds without a change after which a viewer's connection is written to, so that a dead one is noticed."""
 MAX_VIEWERS: Final = 100
@@ -32,7 +35,7 @@ Rendering = Callable[[], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class PageFrame:
-    """What a page shows, as a server-sent event. `id` is equal for equal pages."""
+    """A page as a server-sent event. `id` is equal for equal pages."""
 
     id: str
     event: bytes
@@ -157,11 +160,16 @@ class _LivePage:
         self._html = ""
         self.frame: PageFrame | None = None
         self.has_failed = False
-        self.cost_seconds = 0.0
+        self._costs_seconds: deque[float] = deque(maxlen=COSTS_KEPT)
         self.changed = asyncio.Event()
         self._pages = pages
         self._render = render
         self._task: asyncio.Task[None] | None = None
+
+    @property
+    def cost_seconds(self) -> float:
+        """Return what a rendering costs: the least of late, as others use the machine too."""
+        return min(self._costs_seconds, default=0.0)
 
     def start(self) -> None:
         if self._task is None:
@@ -179,16 +187,16 @@ class _LivePage:
             except Exception:  # noqa: BLE001 - the streams end; their viewers ask again and are told why
                 self.has_failed = True
                 self._pages.retire(self)
-                self._tell()
+                self._wake_viewers()
                 return
-            self.cost_seconds = self._pages.now() - began
+            self._costs_seconds.append(self._pages.now() - began)
             if self.frame is None or html != self._html:
                 self._html = html
                 self.frame = frame_of(html)
-                self._tell()
+                self._wake_viewers()
             await asyncio.sleep(self._pages.interval_seconds)
 
-    def _tell(self) -> None:
+    def _wake_viewers(self) -> None:
         """Wake the viewers that wait now; those that come later look at the page itself."""
         self.changed.set()
         self.changed = asyncio.Event()

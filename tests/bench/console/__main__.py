@@ -8,23 +8,19 @@ page and at 20 pages. Nobody, then people, then nobody: what the machine does be
 """
 
 import argparse
-import multiprocessing
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from multiprocessing.synchronize import Event
 from pathlib import Path
 from statistics import median
 from typing import Final
 
-from queue_core.client import HttpQueue
-from queue_core.task import NewTask
 from tests.bench.alone.served import cpu_share
-from tests.bench.console.site import DRAINED, LARGEST, ConsoleSizes
+from tests.bench.console.consumers import consuming
+from tests.bench.console.site import LARGEST, ConsoleSizes
 from tests.bench.console.viewers import following, look
 from tests.bench.measure import end_group
 from tests.support.stores.engines import free_port
@@ -46,7 +42,6 @@ PAGES: Final = (
 )
 VIEWERS: Final = 20
 START_SECONDS: Final = 900.0
-CONSUMERS: Final = 2
 
 
 def many_pages(pools: int) -> list[str]:
@@ -73,49 +68,6 @@ def a_site(folder: Path, sizes: ConsoleSizes) -> Iterator[tuple[subprocess.Popen
         yield process, port
     finally:
         end_group(process)  # type: ignore[arg-type]
-
-
-def consume(url: str, stopped: Event, counted: "multiprocessing.sharedctypes.Synchronized[int]") -> None:
-    """Add, lease and delete tasks until stopped, ten at a time."""
-    queue = HttpQueue(url, DRAINED)
-    while not stopped.is_set():
-        queue.add([NewTask(b"x") for _ in range(10)])
-        leases = queue.lease(10, seconds=60.0)
-        queue.delete(leases)
-        with counted.get_lock():
-            counted.value += len(leases)
-    queue.close()
-
-
-@contextmanager
-def consuming(url: str) -> Iterator["LeaseMeter"]:
-    """Lease as fast as the server answers, from processes of their own."""
-    context = multiprocessing.get_context("spawn")
-    stopped, counted = context.Event(), context.Value("q", 0)
-    processes = [context.Process(target=consume, args=(url, stopped, counted)) for _ in range(CONSUMERS)]
-    for process in processes:
-        process.start()
-    try:
-        meter = LeaseMeter(counted)
-        meter.rate(2.0)
-        yield meter
-    finally:
-        stopped.set()
-        for process in processes:
-            process.join(20)
-
-
-class LeaseMeter:
-    """Counts leases over a time."""
-
-    def __init__(self, counted: "multiprocessing.sharedctypes.Synchronized[int]") -> None:
-        self._counted = counted
-
-    def rate(self, seconds: float) -> float:
-        """Return leases a second over the next seconds."""
-        before, began = self._counted.value, time.monotonic()
-        time.sleep(seconds)
-        return (self._counted.value - before) / (time.monotonic() - began)
 
 
 def measure_pages(port: int) -> None:
