@@ -56,8 +56,12 @@ def interval_seconds(costs_seconds: float) -> float:
 class LivePages:
     """The pages that are looked at now. Lives in the server's loop."""
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
-        self._monotonic = monotonic
+    def __init__(
+        self, monotonic: Callable[[], float], *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    ) -> None:
+        """`monotonic`: seconds that never go back; `pause`: waits for so many seconds."""
+        self.now = monotonic
+        self.pause = pause
         self._pages: dict[tuple[str, ...], _LivePage] = {}
         self._viewers = 0
         self._stopped = asyncio.Event()
@@ -104,10 +108,6 @@ class LivePages:
     def interval_seconds(self) -> float:
         """Return the pause between two renderings of a page now."""
         return interval_seconds(sum(page.cost_seconds for page in self._pages.values()))
-
-    def now(self) -> float:
-        """Return seconds that never go back."""
-        return self._monotonic()
 
 
 class Seat:
@@ -194,7 +194,7 @@ class _LivePage:
                 self._html = html
                 self.frame = frame_of(html)
                 self._wake_viewers()
-            await asyncio.sleep(self._pages.interval_seconds)
+            await self._pages.pause(self._pages.interval_seconds)
 
     def _wake_viewers(self) -> None:
         """Wake the viewers that wait now; those that come later look at the page itself."""
