@@ -15,7 +15,7 @@ INTERVAL_SECONDS: Final = 1.0
 """Pause between two renderings of a page, at least."""
 LONGEST_INTERVAL_SECONDS: Final = 10.0
 """The same, at most: also of a page that takes long because its store is slow."""
-SHARE: Final = 0.05
+SHARE: Final = 0.07
 """The part of the time in which pages are made, at most, as long as the longest interval allows it."""
 COSTS_KEPT: Final = 5
 """Renderings of a page whose durations are remembered."""
@@ -64,6 +64,7 @@ class LivePages:
         self.pause = pause
         self._pages: dict[tuple[str, ...], _LivePage] = {}
         self._viewers = 0
+        self.turn = asyncio.Lock()
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -181,15 +182,16 @@ class _LivePage:
 
     async def _work(self) -> None:
         while True:
-            began = self._pages.now()
             try:
-                html = await self._render()
+                async with self._pages.turn:  # one at a time, so that the time it takes is its own
+                    began = self._pages.now()
+                    html = await self._render()
+                    self._costs_seconds.append(self._pages.now() - began)
             except Exception:  # noqa: BLE001 - the streams end; their viewers ask again and are told why
                 self.has_failed = True
                 self._pages.retire(self)
                 self._wake_viewers()
                 return
-            self._costs_seconds.append(self._pages.now() - began)
             if self.frame is None or html != self._html:
                 self._html = html
                 self.frame = frame_of(html)

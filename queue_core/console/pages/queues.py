@@ -10,6 +10,7 @@ from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.http_api.values import Json
 
+QUEUES_ON_A_PAGE: Final = 100
 TASKS_ON_A_PAGE: Final = 50
 TAGS_ON_A_PAGE: Final = 100
 DEAD_GROUPED: Final = 5_000
@@ -28,8 +29,15 @@ async def all_queues(call: PageCall) -> Mapping[str, object]:
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
     wanted = call.one("q").strip().lower()
     rows = [(spec, stats[str(spec["name"])]) for spec in specs if str(spec["name"]) in stats]
-    shown = [row for row in rows if wanted in str(row[0]["name"]).lower()]
-    return {"rows": shown, "total": len(rows), "as_of": counts["as_of"]}
+    found_rows = [row for row in rows if wanted in str(row[0]["name"]).lower()]
+    begin = _place(call.one("from"))
+    shown = found_rows[begin : begin + QUEUES_ON_A_PAGE]
+    more = begin + QUEUES_ON_A_PAGE if len(found_rows) > begin + QUEUES_ON_A_PAGE else 0
+    return {"rows": shown, "total": len(rows), "found": len(found_rows), "next": more, "as_of": counts["as_of"]}
+
+
+def _place(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 async def _head(call: PageCall) -> dict[str, object]:

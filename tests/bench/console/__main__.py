@@ -81,12 +81,12 @@ def measure_pages(port: int) -> None:
 
 def measure_core(port: int, pid: int, cases: Sequence[tuple[str, Sequence[str]]], *, seconds: float) -> None:
     """Print the server's share of a core, with nobody before and after each case."""
-    print(f"\n{'who looks':<26} {'share of a core':>16} {'beyond nobody':>14} {'renderings a page':>18}")
+    print(f"\n{'who looks':<26} {'share of a core':>16} {'beyond nobody':>14} {'changes a page':>15}")
     cpu_share(pid, seconds=seconds / 2)
     for name, pages in cases:
         before = cpu_share(pid, seconds=seconds)
         with following(port, pages) as viewers:
-            cpu_share(pid, seconds=3.0)
+            cpu_share(pid, seconds=8.0)
             seen = viewers.events
             share = cpu_share(pid, seconds=seconds)
             each = (viewers.events - seen) / len(pages) / seconds
@@ -126,7 +126,7 @@ def main() -> None:
     for name in ("tasks", "queues", "pools", "workers", "dead"):
         parser.add_argument(f"--{name}", type=int, default=getattr(sizes, name))
     parser.add_argument("--rounds", type=int, default=5, help="rounds of leases with and without people (5)")
-    parser.add_argument("--seconds", type=float, default=8.0, help="seconds of each measurement (8)")
+    parser.add_argument("--seconds", type=float, default=12.0, help="seconds of each measurement (12)")
     parser.add_argument("--dir", type=Path, help="on the disk to measure; what was made there before is used again")
     given = parser.parse_args()
     sizes = ConsoleSizes(given.tasks, given.queues, given.pools, given.workers, given.dead)

@@ -33,6 +33,7 @@ class Stage:
         self.html = "<p>one</p>"
         self.cost_seconds = 0.0
         self._next = asyncio.Event()
+        self.rests = asyncio.Event()
         self.pages = LivePages(lambda: self.seconds, pause=self._pause)
 
     async def render(self) -> str:
@@ -47,14 +48,14 @@ class Stage:
 
     async def go_on(self) -> None:
         """Let every page be rendered once more."""
-        before = len(self.pauses)
+        self.rests.clear()
         self._next.set()
-        while len(self.pauses) == before:
-            await asyncio.sleep(0)
+        await self.rests.wait()
 
     async def _pause(self, seconds: float) -> None:
         self.pauses.append(seconds)
         self._next.clear()
+        self.rests.set()
         await self._next.wait()
         self.seconds += seconds
 
@@ -115,8 +116,7 @@ def test_a_viewer_who_has_the_page_gets_the_next_one() -> None:
         async with aclosing(seat.events(seen=frame_of(stage.html).id, seconds=FOREVER)) as events:
             assert await anext(events) == b"retry: 1000\n\n"
             coming = asyncio.ensure_future(anext(events))
-            while not stage.pauses:
-                await asyncio.sleep(0)
+            await stage.rests.wait()
             assert not coming.done()
             stage.html = "<p>two</p>"
             await stage.go_on()
