@@ -98,6 +98,7 @@ def test_streams_end_whole_with_their_server_and_go_on_with_the_next_one() -> No
         server.thread.stop()
         for reader in readers:
             reader.rest()
+            reader.close()
         assert all(reader.is_whole for reader in readers), "none was cut off by the end of the stop's time"
         next_one = ServerThread(store, ServeOptions(port=port, tokens=options.tokens))
         next_one.start()
