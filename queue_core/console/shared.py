@@ -63,14 +63,14 @@ class SharedApi:
         now = self._monotonic()
         known = self._replies.get(key)
         if known is None or known.is_over(now):
-            known = _SharedReply(asyncio.ensure_future(self._asked(key, method, path, body, query, token)))
+            known = _SharedReply(asyncio.ensure_future(self._called(key, method, path, body, query, token)))
             self._replies[key] = known
             self._replies.move_to_end(key)
             while len(self._replies) > MAX_REPLIES:
                 self._replies.popitem(last=False)
         return await asyncio.shield(known.reply)
 
-    async def _asked(
+    async def _called(
         self, key: Hashable, method: str, path: str, body: Json | None, query: Query, token: str | None
     ) -> ApiReply:
         began = self._monotonic()
