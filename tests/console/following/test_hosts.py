@@ -20,6 +20,15 @@ from tests.support.stores.engines import free_port
 from tests.support.stores.stores import new_url
 
 
+POOL = {
+    "queue": "thumbs",
+    "app": "tests.support.fleet.recording_app:app",
+    "slo": "5s",
+    "workers": {"min": 0, "max": 1},
+    "grace": "5s",
+}
+
+
 @dataclass
 class UpHost:
     """A folder in which `towline up` runs over a store that others share."""
@@ -31,8 +40,13 @@ class UpHost:
 
     def start(self) -> None:
         self.folder.mkdir()
-        lead = {"lead": "5s", "state_dir": str(self.folder / "state")}
-        settings = {"store": self.store, "listen": f"127.0.0.1:{self.port}", "supervisor": lead, "pools": {}}
+        settings = {
+            "store": self.store,
+            "server": {"listen": f"127.0.0.1:{self.port}"},
+            "supervisor": {"lead": "5s", "state_dir": str(self.folder / "state")},
+            "queues": {"thumbs": {}},
+            "pools": {"resize": POOL},
+        }
         (self.folder / "towline.yaml").write_text(json.dumps(settings))
         with (self.folder / "log").open("wb") as output:
             self.process = subprocess.Popen(
