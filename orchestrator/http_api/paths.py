@@ -18,6 +18,7 @@ from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.http_api.settings import EffectiveSettings, settings_route
+from orchestrator.http_api.trends import trends_route
 from orchestrator.http_api.what_if import what_if_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
@@ -234,6 +235,7 @@ def fleet_paths(
                 Pools,
                 NoQuery,
             ),
+            trends_route(heartbeat, clock),
             ReadOnlyRoute(
                 "/v1/pools/{pool}/stats",
                 "pool_stats",

@@ -8,6 +8,8 @@ from queue_core.console.api import quoted
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.trends import trends_of_queues
+from queue_core.console.rates import QueueLook, kept, look_of, rates
 from queue_core.http_api.values import Json
 
 QUEUES_ON_A_PAGE: Final = 100
@@ -24,7 +26,7 @@ def _path(queue: str, rest: str = "") -> str:
 
 async def all_queues(call: PageCall) -> Mapping[str, object]:
     """Return the queues with their counts."""
-    found, counts = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"))
+    found, counts, trends = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"), trends_of_queues(call))
     specs = cast("list[Json]", found["queues"])
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
     wanted = call.one("q").strip().lower()
@@ -33,7 +35,7 @@ async def all_queues(call: PageCall) -> Mapping[str, object]:
     begin = _place(call.one("from"))
     shown = found_rows[begin : begin + QUEUES_ON_A_PAGE]
     more = begin + QUEUES_ON_A_PAGE if len(found_rows) > begin + QUEUES_ON_A_PAGE else 0
-    return {"rows": shown, "total": len(rows), "found": len(found_rows), "next": more, "as_of": counts["as_of"]}
+    return {"rows": shown, "total": len(rows), "next": more, "as_of": counts["as_of"], "trends": trends}
 
 
 def _place(text: str) -> int:
@@ -43,7 +45,10 @@ def _place(text: str) -> int:
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    return {"queue": queue, "spec": spec, "stats": stats}
+    look, key = look_of(stats), ("looks", call.role, queue)
+    looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
+    call.memory.put(key, kept(looks, look))
+    return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
 
 
 async def tasks(call: PageCall) -> Mapping[str, object]:

@@ -19,7 +19,6 @@ from tests.support.eventually import eventually
 from tests.support.stores.engines import free_port
 from tests.support.stores.stores import new_url
 
-
 POOL = {
     "queue": "thumbs",
     "app": "tests.support.fleet.recording_app:app",
