@@ -11,7 +11,7 @@ STREAM_HEADERS = {**guard.PAGE_HEADERS, "x-accel-buffering": "no"}
 
 
 class PageStream(StreamingResponse):
-    """What a viewer at a seat sees, as server-sent events."""
+    """A seat's page, as server-sent events."""
 
     def __init__(self, seat: Seat, *, seen: str, seconds: float) -> None:
         """`seen`, `seconds`: see `Seat.events`."""
