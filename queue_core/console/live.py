@@ -1,7 +1,8 @@
 """Pages that follow what happens: each is rendered once for all its viewers, and not at all without any.
 
-What the rendering of all pages costs is bounded: pages that are dear, and many pages, are rendered less often. So
-people who look do not slow down those that lease. Needs no timer and reads nothing while nobody looks.
+What the rendering of all pages costs is bounded: pages that are dear, and many pages, are rendered less often, and all
+of them when the server is busy. So people who look do not slow down those that lease. Needs no timer and reads nothing
+while nobody looks.
 """
 
 import asyncio
@@ -11,12 +12,16 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
 
+from queue_core.clock import thread_cpu_seconds
+
 INTERVAL_SECONDS: Final = 1.0
 """Pause between two renderings of a page, at least."""
-LONGEST_INTERVAL_SECONDS: Final = 10.0
+LONGEST_INTERVAL_SECONDS: Final = 20.0
 """The same, at most: also of a page that takes long because its store is slow."""
 SHARE: Final = 0.07
 """The part of the time in which pages are made, at most, as long as the longest interval allows it."""
+BUSY_SHARE: Final = 0.02
+"""The same, of a server whose loop is busy all the time."""
 COSTS_KEPT: Final = 5
 """Renderings of a page whose durations are remembered."""
 HEARTBEAT_SECONDS: Final = 15.0
@@ -48,19 +53,51 @@ def frame_of(html: str) -> PageFrame:
     return PageFrame(name, f"id: {name}\nevent: page\n{lines}\n".encode())
 
 
-def interval_seconds(costs_seconds: float) -> float:
-    """Return the pause between two renderings when all pages that are looked at cost so much together."""
-    return min(max(INTERVAL_SECONDS, costs_seconds / SHARE), LONGEST_INTERVAL_SECONDS)
+def interval_seconds(costs_seconds: float, *, load: float = 0.0) -> float:
+    """Return the pause between two renderings when all pages that are looked at cost so much together.
+
+    `load`: the part of the time in which the server's loop is busy, 0 to 1.
+    """
+    share = SHARE - (SHARE - BUSY_SHARE) * min(max(load, 0.0), 1.0)
+    return min(max(INTERVAL_SECONDS, costs_seconds / share), LONGEST_INTERVAL_SECONDS)
+
+
+class LoopLoad:
+    """How busy the loop's thread is, measured between two calls at least a second apart."""
+
+    def __init__(self, monotonic: Callable[[], float], cpu_seconds: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._cpu_seconds = cpu_seconds
+        self._since = (monotonic(), cpu_seconds())
+        self._load = 0.0
+
+    def now(self) -> float:
+        """Return the part of the time in which it computed, 0 to 1."""
+        at, cpu = self._monotonic(), self._cpu_seconds()
+        seconds = at - self._since[0]
+        if seconds >= INTERVAL_SECONDS:
+            self._load = min((cpu - self._since[1]) / seconds, 1.0)
+            self._since = (at, cpu)
+        return self._load
 
 
 class LivePages:
     """The pages that are looked at now. Lives in the server's loop."""
 
     def __init__(
-        self, monotonic: Callable[[], float], *, pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+        self,
+        monotonic: Callable[[], float],
+        *,
+        cpu_seconds: Callable[[], float] = thread_cpu_seconds,
+        pause: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`monotonic`: seconds that never go back; `pause`: waits for so many seconds."""
+        """Args:
+        monotonic: seconds that never go back.
+        cpu_seconds: the CPU time of the loop's thread.
+        pause: waits for so many seconds.
+        """
         self.now = monotonic
+        self._load = LoopLoad(monotonic, cpu_seconds)
         self.pause = pause
         self._pages: dict[tuple[str, ...], _LivePage] = {}
         self._viewers = 0
@@ -108,7 +145,7 @@ class LivePages:
     @property
     def interval_seconds(self) -> float:
         """Return the pause between two renderings of a page now."""
-        return interval_seconds(sum(page.cost_seconds for page in self._pages.values()))
+        return interval_seconds(sum(page.cost_seconds for page in self._pages.values()), load=self._load.now())
 
 
 class Seat:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Final
 
 from tests.bench.alone.served import cpu_share
@@ -98,23 +98,26 @@ def measure_core(port: int, pid: int, cases: Sequence[tuple[str, Sequence[str]]]
 
 
 def measure_leases(port: int, cases: Sequence[tuple[str, Sequence[str]]], *, rounds: int, seconds: float) -> None:
-    """Print the rate of leases with people looking over that of without, round by round."""
-    print(f"\n{'who looks':<26} {'leases a second':>16} {'with nobody':>12} {'ratio':>8}  each round")
+    """Print the rate of leases with people looking over that of without, in short turns, as a machine has its moods."""
+    print(f"\n{'who looks':<26} {'leases a second':>16} {'with nobody':>12} {'all rounds':>11} {'median':>8}  rounds")
     with consuming(f"http://127.0.0.1:{port}") as meter:
         for name, pages in cases:
             ratios, rates, bare = [], [], []
             for _ in range(rounds):
-                before = meter.rate(seconds)
+                before = meter.rate(seconds / 2)
                 with following(port, pages):
-                    meter.rate(2.0)
+                    meter.rate(3.0)  # they come: every page is rendered at once
                     looked = meter.rate(seconds)
                 meter.rate(0.5)
-                after = meter.rate(seconds)
+                after = meter.rate(seconds / 2)
                 rates.append(looked)
                 bare.append((before + after) / 2)
                 ratios.append(looked / bare[-1])
-            each = " ".join(f"{one:.3f}" for one in ratios)
-            print(f"{name:<26} {median(rates):16,.0f} {median(bare):12,.0f} {median(ratios):8.3f}  {each}", flush=True)
+            whole, each = sum(rates) / sum(bare), " ".join(f"{one:.2f}" for one in ratios)
+            print(
+                f"{name:<26} {mean(rates):16,.0f} {mean(bare):12,.0f} {whole:11.3f} {median(ratios):8.3f}  {each}",
+                flush=True,
+            )
 
 
 def main() -> None:
@@ -125,7 +128,7 @@ def main() -> None:
     sizes = ConsoleSizes()
     for name in ("tasks", "queues", "pools", "workers", "dead"):
         parser.add_argument(f"--{name}", type=int, default=getattr(sizes, name))
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of leases with and without people (5)")
+    parser.add_argument("--rounds", type=int, default=12, help="rounds of leases with and without people (12)")
     parser.add_argument("--seconds", type=float, default=12.0, help="seconds of each measurement (12)")
     parser.add_argument("--dir", type=Path, help="on the disk to measure; what was made there before is used again")
     given = parser.parse_args()

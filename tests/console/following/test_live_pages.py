@@ -8,11 +8,13 @@ import pytest
 
 from queue_core.console.api import ApiReply, Query
 from queue_core.console.live import (
+    BUSY_SHARE,
     LONGEST_INTERVAL_SECONDS,
     MAX_STREAM_SECONDS,
     MAX_VIEWERS,
     SHARE,
     LivePages,
+    LoopLoad,
     Seat,
     frame_of,
     interval_seconds,
@@ -32,9 +34,10 @@ class Stage:
         self.pauses: list[float] = []
         self.html = "<p>one</p>"
         self.cost_seconds = 0.0
+        self.cpu_seconds = 0.0
         self._next = asyncio.Event()
         self.rests = asyncio.Event()
-        self.pages = LivePages(lambda: self.seconds, pause=self._pause)
+        self.pages = LivePages(lambda: self.seconds, cpu_seconds=lambda: self.cpu_seconds, pause=self._pause)
 
     async def render(self) -> str:
         self.rendered += 1
@@ -187,16 +190,28 @@ def test_dear_pages_are_rendered_less_often() -> None:
 
 
 @pytest.mark.parametrize(
-    ("costs", "pause"),
+    ("costs", "load", "pause"),
     [
-        pytest.param(0.0, 1.0, id="free"),
-        pytest.param(SHARE, 1.0, id="just within the share"),
-        pytest.param(2 * SHARE, 2.0, id="twice the share"),
-        pytest.param(60.0, LONGEST_INTERVAL_SECONDS, id="a store that hangs"),
+        pytest.param(0.0, 0.0, 1.0, id="free"),
+        pytest.param(SHARE, 0.0, 1.0, id="just within the share"),
+        pytest.param(2 * SHARE, 0.0, 2.0, id="twice the share"),
+        pytest.param(2 * BUSY_SHARE, 1.0, 2.0, id="a busy server"),
+        pytest.param(SHARE + BUSY_SHARE, 0.5, 2.0, id="a server that is busy half the time"),
+        pytest.param(60.0, 0.0, LONGEST_INTERVAL_SECONDS, id="a store that hangs"),
     ],
 )
-def test_the_pause_keeps_rendering_within_its_share(costs: float, pause: float) -> None:
-    assert interval_seconds(costs) == pytest.approx(pause)
+def test_the_pause_keeps_rendering_within_its_share(costs: float, load: float, pause: float) -> None:
+    assert interval_seconds(costs, load=load) == pytest.approx(pause)
+
+
+def test_the_load_of_the_loop_is_its_computing_in_the_last_second() -> None:
+    clocks = {"at": 0.0, "cpu": 0.0}
+    load = LoopLoad(lambda: clocks["at"], lambda: clocks["cpu"])
+    shown = []
+    for at, cpu in ((0.5, 0.5), (1.0, 0.75), (1.9, 1.6), (2.0, 1.75), (12.0, 1.75)):
+        clocks.update(at=at, cpu=cpu)
+        shown.append(load.now())
+    assert shown == [0.0, 0.75, 0.75, 1.0, 0.0]
 
 
 def test_a_page_is_one_event_whatever_is_in_it() -> None:
