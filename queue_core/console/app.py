@@ -1,13 +1,13 @@
 """The console as an ASGI application: login, pages, streams of changed pages, and actions."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -17,15 +17,18 @@ from queue_core.console.api import ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, Viewer
 from queue_core.console.live import LivePages
 from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
-from queue_core.console.rendering import FOLDER, rendered
+from queue_core.console.rendering import FOLDER, rendered, rendered_in_slices
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
     SESSION_SECONDS,
     known_token,
+    seconds_left,
     session_cookie,
     token_of_session,
 )
+from queue_core.console.shared import PageMemory, SharedApi
+from queue_core.console.stream import PageStream
 
 PATH: Final = "/console"
 LIVE: Final = "/live"
@@ -57,7 +60,9 @@ class Console:
         self._api = api
         self._options = options
         self._clock = clock or SystemClock()
-        self._live = LivePages()
+        self._live = LivePages(self._clock.monotonic)
+        self._shared = SharedApi(api, self._clock.monotonic)
+        self._memory = PageMemory(self._clock.monotonic)
         self._paths: frozenset[str] = frozenset()
         self.app = Starlette(routes=self._routes())
 
@@ -92,6 +97,13 @@ class Console:
             if token is not None:
                 return Viewer(token, is_logged_in=True)
         return None
+
+    def _session_seconds(self, request: Request, viewer: Viewer) -> float:
+        """Return how long the viewer's session lasts; where nobody logs in, for ever."""
+        if not viewer.is_logged_in or viewer.token is None:
+            return float("inf")
+        cookies = filter(None, (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE)))
+        return max(seconds_left(cookie, viewer.token, now_seconds=self._now()) for cookie in cookies)
 
     def _now(self) -> float:
         return self._clock.now() / 1e6
@@ -142,7 +154,9 @@ class Console:
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             said = unquote(request.cookies.get(FLASH_COOKIE, ""))
-            response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
+            shown = self._values(request, {"call": call, "page": page, "said": said, **values})
+            html = await rendered_in_slices(page.template, shown)
+            response = HTMLResponse(html, headers=dict(guard.PAGE_HEADERS))
             if said:
                 response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
             return response
@@ -156,25 +170,23 @@ class Console:
             viewer = self._viewer(request)
             if viewer is None:
                 return self._problem(request, 401, "Log in again.")
-            if self._live.is_full:
-                return self._problem(request, 503, "As many people look as this console serves at a time.")
             try:
                 call = await self._call(request, viewer)
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
+            self._shared.know_role(viewer.token, call.role)
+            of_page = {"root": _root(request), "page": page, "is_part": True}
 
             async def render() -> str:
-                fresh = call.at(self._now())
-                values = {"root": _root(request), "page": page, "is_part": True, "call": fresh}
-                return rendered(page.template, {**values, **await page.load(fresh)})
+                fresh = call.at(self._now()).through(self._shared)
+                return await rendered_in_slices(page.template, {**of_page, "call": fresh, **await page.load(fresh)})
 
-            key = (viewer.token or "", str(request.url.path), request.url.query)
-
-            async def stream() -> AsyncIterator[bytes]:
-                async for html in self._live.follow(key, render):
-                    yield b":\n\n" if html is None else _event(html)
-
-            return StreamingResponse(stream(), media_type="text/event-stream", headers=guard.PAGE_HEADERS)
+            key = (call.role, _root(request), request.url.path, request.url.query)
+            seat = self._live.take_seat(key, render)
+            if seat is None:
+                return self._problem(request, 503, "As many people look as this console serves at a time.")
+            seen = request.headers.get("last-event-id", "")
+            return PageStream(seat, seen=seen, seconds=self._session_seconds(request, viewer))
 
         return view
 
@@ -182,7 +194,8 @@ class Console:
         path = {name: str(value) for name, value in request.path_params.items()}
         query = request.query_params.multi_items()
         paths = await self._paths_of_api(viewer)
-        call = PageCall(self._api, viewer, path, query, self._now(), writes=self._options.writes, paths=paths)
+        writes, memory = self._options.writes, self._memory
+        call = PageCall(self._api, viewer, path, query, self._now(), writes=writes, paths=paths, memory=memory)
         return await call.introduced()
 
     async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:
@@ -209,6 +222,7 @@ class Console:
                 said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
                 return self._problem(request, 403, said)
             form = await _form(request)
+            self._shared.forget()
             try:
                 said = await action(await self._call(request, viewer), form)
             except ApiProblemError as error:
@@ -226,10 +240,13 @@ class Console:
     def _html(
         self, template: str, request: Request, values: Mapping[str, object], *, status: int = 200
     ) -> HTMLResponse:
+        return HTMLResponse(rendered(template, self._values(request, values)), status, dict(guard.PAGE_HEADERS))
+
+    def _values(self, request: Request, values: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of a whole page."""
         given: dict[str, object] = {"page": None, "call": None, "said": "", **values}
         of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
-        whole = {**given, **of_request, "menu": _menu(given["call"])}
-        return HTMLResponse(rendered(template, whole), status, dict(guard.PAGE_HEADERS))
+        return {**given, **of_request, "menu": _menu(given["call"])}
 
     def _to_login(self, request: Request) -> Response:
         return RedirectResponse(f"{_root(request)}login", status_code=303)
@@ -279,11 +296,6 @@ def _own_address(back: str, request: Request) -> str:
     root = _root(request)
     is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in back.partition("?")[0]
     return f"{root}{back}" if is_own else root
-
-
-def _event(html: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in html.split("\n"))
-    return f"event: page\n{lines}\n".encode()
 
 
 def _cookie_text(text: str) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core.console.api import ApiProblemError, ConsoleApi, Query
+from queue_core.console.shared import PageMemory
 from queue_core.http_api.values import Json
 
 
@@ -25,6 +26,7 @@ class PageCall:
         writes: whether this console may change anything.
         role: the viewer's, as the API says; "" until it was asked.
         paths: those that the API has.
+        memory: what pages keep between two looks.
     """
 
     api: ConsoleApi
@@ -35,10 +37,15 @@ class PageCall:
     writes: bool = False
     role: str = ""
     paths: frozenset[str] = frozenset()
+    memory: PageMemory = field(default_factory=lambda: PageMemory(lambda: 0.0), repr=False)
 
     def at(self, now_seconds: float) -> "PageCall":
         """Return the same look at another instant."""
         return replace(self, now_seconds=now_seconds)
+
+    def through(self, api: ConsoleApi) -> "PageCall":
+        """Return the same look, with its calls made by another way."""
+        return replace(self, api=api)
 
     def one(self, name: str, default: str = "") -> str:
         """Return a parameter of the address, the last of its name."""

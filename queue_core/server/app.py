@@ -15,6 +15,7 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from queue_core.console import load_console
 from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
@@ -73,6 +74,8 @@ class ServerApp:
         except Exception as error:  # noqa: BLE001 - the top of a request
             await _send(reply_of(error), send)
             return
+        if self._console is None:
+            await asyncio.to_thread(load_console)
         if self._console is None:
             from queue_core.console.api import OwnServer
             from queue_core.console.app import Console, ConsoleOptions
@@ -168,7 +171,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
         try:
             call = await _read_call(core, endpoint, request)
             if call.one("follow") is not None and endpoint.path == "/v1/events":
-                return _follow(core, call)
+                return _follow(core, call, last_event_id=request.headers.get("last-event-id", ""))
             assert endpoint.handler is not None
             return _response(Reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
         except ClientDisconnect:
@@ -220,10 +223,10 @@ async def route_error(request: HttpRequest, error: Exception) -> Response:
     return _response(reply_of(problem))
 
 
-def _follow(core: ServerState, call: EndpointCall) -> Response:
+def _follow(core: ServerState, call: EndpointCall, *, last_event_id: str) -> Response:
     if core.ring.is_full:
         raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
-    after = call.number("after", core.ring.total)
+    after = core.ring.resumed(last_event_id, default=call.number("after", core.ring.total))
 
     async def stream() -> AsyncIterator[bytes]:
         yield b": towline\n\n"
@@ -270,7 +273,7 @@ def _openapi(core: ServerState, extensions: Extensions) -> View:
             core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(encoded(), media_type="application/json")
+        return Response(await asyncio.to_thread(encoded), media_type="application/json")
 
     return view
 

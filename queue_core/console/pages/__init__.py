@@ -1,6 +1,6 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
-from queue_core.console.pages import events, fleet, pools, queues, schedules, tasks, workers
+from queue_core.console.pages import events, fleet, hosts, pools, queues, schedules, tasks, workers
 from queue_core.console.pages.page import Act, ConsolePage
 
 PAGES: tuple[ConsolePage, ...] = (
@@ -11,12 +11,14 @@ PAGES: tuple[ConsolePage, ...] = (
     *workers.PAGES,
     *schedules.PAGES,
     *events.PAGES,
+    *hosts.PAGES,
 )
 ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
 MENU: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", "Fleet", "", ""),
     ("queues", "Queues", "queues", ""),
     ("workers", "Workers", "workers", "/v1/workers"),
+    ("hosts", "Hosts", "hosts", "/v1/supervisors"),
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),

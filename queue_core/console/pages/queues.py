@@ -6,10 +6,13 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall, whole_task
-from queue_core.console.errors_by_class import error_groups
+from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.trends import trends_of_queues
+from queue_core.console.rates import QueueLook, kept, look_of, rates
 from queue_core.http_api.values import Json
 
+QUEUES_ON_A_PAGE: Final = 100
 TASKS_ON_A_PAGE: Final = 50
 TAGS_ON_A_PAGE: Final = 100
 DEAD_GROUPED: Final = 5_000
@@ -23,19 +26,29 @@ def _path(queue: str, rest: str = "") -> str:
 
 async def all_queues(call: PageCall) -> Mapping[str, object]:
     """Return the queues with their counts."""
-    found, counts = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"))
+    found, counts, trends = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"), trends_of_queues(call))
     specs = cast("list[Json]", found["queues"])
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
     wanted = call.one("q").strip().lower()
     rows = [(spec, stats[str(spec["name"])]) for spec in specs if str(spec["name"]) in stats]
-    shown = [row for row in rows if wanted in str(row[0]["name"]).lower()]
-    return {"rows": shown, "total": len(rows), "as_of": counts["as_of"]}
+    found_rows = [row for row in rows if wanted in str(row[0]["name"]).lower()]
+    begin = _place(call.one("from"))
+    shown = found_rows[begin : begin + QUEUES_ON_A_PAGE]
+    more = begin + QUEUES_ON_A_PAGE if len(found_rows) > begin + QUEUES_ON_A_PAGE else 0
+    return {"rows": shown, "total": len(rows), "next": more, "as_of": counts["as_of"], "trends": trends}
+
+
+def _place(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    return {"queue": queue, "spec": spec, "stats": stats}
+    look, key = look_of(stats), ("looks", call.role, queue)
+    looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
+    call.memory.put(key, kept(looks, look))
+    return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
 
 
 async def tasks(call: PageCall) -> Mapping[str, object]:
@@ -84,11 +97,19 @@ async def leases(call: PageCall) -> Mapping[str, object]:
 
 async def dead(call: PageCall) -> Mapping[str, object]:
     """Return a queue's dead tasks, grouped by the class of their error."""
-    head, found = await asyncio.gather(_head(call), dead_tasks(call, call.path["queue"]))
+    head, queue = await _head(call), call.path["queue"]
+    stats = cast("Json", head["stats"])
+
+    async def grouped() -> tuple[Sequence[ErrorGroup], int]:
+        found = await dead_tasks(call, queue)
+        return await asyncio.to_thread(error_groups, found), len(found)
+
+    # Thousands of tasks are read again when there are more or fewer of them, or others.
+    mark = (stats["dead"], stats["died_total"])
+    groups, read = await call.memory.value(("dead", call.role, queue), mark, grouped)
     wanted = call.one("error")
-    groups = error_groups(found)
     chosen = next((group for group in groups if group.error == wanted), None)
-    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": len(found)}
+    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": read}
 
 
 async def dead_tasks(call: PageCall, queue: str) -> Sequence[Json]:
