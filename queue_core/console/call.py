@@ -1,6 +1,6 @@
 """A look at a page: who looks, at what, when; and the calls that it makes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core.console.api import ApiProblemError, ConsoleApi, Query
@@ -17,6 +17,14 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadRules:
+    """The payloads that pages show: to viewers or not, and without which members of JSON."""
+
+    for_viewers: bool = False
+    redact: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PageCall:
     """One look at a page.
 
@@ -27,6 +35,8 @@ class PageCall:
         role: the viewer's, as the API says; "" until it was asked.
         paths: those that the API has.
         memory: what pages keep between two looks.
+        payloads: which payloads are shown.
+        form: the fields of a form that a page works with; none of a page that is looked at.
     """
 
     api: ConsoleApi
@@ -38,6 +48,8 @@ class PageCall:
     role: str = ""
     paths: frozenset[str] = frozenset()
     memory: PageMemory = field(default_factory=lambda: PageMemory(lambda: 0.0), repr=False)
+    payloads: PayloadRules = PayloadRules()
+    form: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, now_seconds: float) -> "PageCall":
         """Return the same look at another instant."""
@@ -56,6 +68,21 @@ class PageCall:
     def may_operate(self) -> bool:
         """Return whether buttons are drawn; whether they work is decided by the API."""
         return self.writes and self.role in ("operator", "admin")
+
+    @property
+    def sees_payloads(self) -> bool:
+        """Return whether pages show payloads to this viewer."""
+        return self.payloads.for_viewers or self.role != "viewer"
+
+    @property
+    def keeps_payloads(self) -> bool:
+        """Return whether this viewer may keep a payload as a file, in which nothing is masked."""
+        return self.sees_payloads and (not self.payloads.redact or self.role == "admin")
+
+    @property
+    def may_administer(self) -> bool:
+        """Return whether buttons are drawn that delete something."""
+        return self.writes and self.role == "admin"
 
     async def introduced(self) -> "PageCall":
         """Ask the API who the viewer is, and what it has. Raises `ApiProblemError`."""
