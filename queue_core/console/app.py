@@ -277,7 +277,9 @@ def _menu(call: object) -> list[tuple[str, str, str]]:
 def _own_address(back: str, request: Request) -> str:
     """Return where to go after a form: a page of this console, whatever the form says."""
     root = _root(request)
-    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in back.partition("?")[0]
+    path = back.partition("?")[0]
+    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in path
+    is_own = is_own and ".." not in unquote(path).replace("\\", "/").split("/")
     return f"{root}{back}" if is_own else root
 
 
