@@ -6,6 +6,7 @@ from typing import Final
 from urllib.parse import parse_qsl, quote, unquote
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
@@ -59,7 +60,7 @@ class Console:
         self._clock = clock or SystemClock()
         self._live = LivePages()
         self._paths: frozenset[str] = frozenset()
-        self.app = Starlette(routes=self._routes())
+        self.app = Starlette(routes=self._routes(), exception_handlers={HTTPException: self._no_such_page})
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""
@@ -232,7 +233,14 @@ class Console:
         return HTMLResponse(rendered(template, whole), status, dict(guard.PAGE_HEADERS))
 
     def _to_login(self, request: Request) -> Response:
-        return RedirectResponse(f"{_root(request)}login", status_code=303)
+        back = f"{_page_path(request)}?{request.url.query}".strip("/?") if request.method == "GET" else ""
+        query = f"?back={quote(back, safe='')}" if back else ""
+        return RedirectResponse(f"{_root(request)}login{query}", status_code=303)
+
+    async def _no_such_page(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        said = "The console has no such page." if status == 404 else "That address takes no such request."
+        return self._problem(request, status, said)
 
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")

@@ -50,6 +50,11 @@ class PageCall:
         """Return whether buttons are drawn; whether they work is decided by the API."""
         return self.writes and self.role in ("operator", "admin")
 
+    @property
+    def may_administer(self) -> bool:
+        """Return whether buttons are drawn that lose something."""
+        return self.writes and self.role == "admin"
+
     async def introduced(self) -> "PageCall":
         """Ask the API who the viewer is, and what it has. Raises `ApiProblemError`."""
         me = await self.get("/v1/me")

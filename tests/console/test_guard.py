@@ -34,6 +34,7 @@ def test_the_consoles_own_forms_are_served(headers: dict[str, str]) -> None:
         {"sec-fetch-site": "same-origin", "origin": "https://elsewhere.example"},
         {"origin": "null"},
         {"origin": ""},
+        {"origin": "http://["},
         {"origin": "http://queues.example"},
         {"origin": "http://queues.example:78780"},
         {"origin": "http://queues.example:7878.elsewhere.example"},

@@ -122,9 +122,12 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     return f"Queue {queue} grants leases again."
 
 
-async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
-    """Make the dead tasks of one class of errors ready again, in batches."""
-    queue, error = call.path["queue"], form.get("error", "")
+async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Make the dead tasks of one class of errors ready again, in batches.
+
+    The class is in the address: a field of a form would have its control characters as they are shown.
+    """
+    queue, error = call.path["queue"], call.one("error")
     groups = error_groups(await dead_tasks(call, queue))
     names = [name for group in groups if group.error == error for name in group.names]
     count = 0
