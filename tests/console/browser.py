@@ -51,11 +51,11 @@ class Look:
         noted = cast("list[str]", self.page.evaluate("window.noted || []"))
         return [*self.complaints, *noted]
 
-    def violations(self) -> list[str]:
-        """Return what axe-core finds: each rule with the elements that break it."""
+    def violations(self, *rules: str) -> list[str]:
+        """Return what axe-core finds: each of its rules, or of the given ones, with the elements that break it."""
         self.page.evaluate(gzip.decompress(AXE.read_bytes()).decode())
-        rules = "{runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice']}"
-        found = self.page.evaluate(f"axe.run(document, {rules}).then((found) => found.violations)")
+        only = f"{{runOnly: {json.dumps(rules)}}}" if rules else "{}"
+        found = self.page.evaluate(f"axe.run(document, {only}).then((found) => found.violations)")
         return [
             f"{one['id']}: {node['html'][:160]} {node['failureSummary'][:200]}"
             for one in found
@@ -126,8 +126,3 @@ def watched(page: Page, *, allowed: str) -> Look:
 
 
 _BAD: Final = frozenset({"error", "warning"})
-
-
-def as_json(value: object) -> str:
-    """Return a value as a JavaScript literal."""
-    return json.dumps(value)

@@ -24,11 +24,37 @@
       const axis = { stroke: color("--dim"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
       const strokes = [color("--accent"), color("--bad"), color("--good"), color("--dim")];
       figure.replaceChildren();
-      charts.set(figure, new uPlot({
-        width: figure.clientWidth || 600, height: 220, axes: [axis, axis],
+      const chart = new uPlot({
+        width: widthOf(figure), height: 220, axes: [axis, axis],
         series: heads.map((label, place) => place === 0 ? { label } : { label, stroke: strokes[(place - 1) % 4], width: 2 }),
-      }, columns, figure));
+      }, columns, figure);
+      charts.set(figure, chart);
+      chart.over.addEventListener("click", () => {
+        const at = chart.data[0][chart.cursor.idx];
+        if (figure.dataset.at && at !== undefined) location.assign(`${figure.dataset.at}?at=${at}`);
+      });
     }
   }
-  document.addEventListener("DOMContentLoaded", draw);
+  const widthOf = (figure) => figure.clientWidth || 600;
+  function fit() {
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const chart = charts.get(figure);
+      if (chart) chart.setSize({ width: widthOf(figure), height: chart.height });
+    }
+  }
+  document.addEventListener("DOMContentLoaded", () => { keep(); draw(); });
+  window.addEventListener("resize", fit);
+
+  // What a person has typed, chosen or opened, and what is drawn, stays as it is when the page changes under it.
+  const isChosen = (one) => one === document.activeElement
+    || (one instanceof HTMLInputElement && (one.value !== one.defaultValue || one.checked !== one.defaultChecked))
+    || (one instanceof HTMLSelectElement && [...one.options].some((option) => option.selected !== option.defaultSelected));
+  function keep() {
+    if (!window.Idiomorph) return;
+    Object.assign(Idiomorph.defaults.callbacks, {
+      beforeNodeMorphed: (old) => !(old instanceof Element)
+        || !(old.matches("figure[data-chart]") || (old.matches("input, select, textarea") && isChosen(old))),
+      beforeAttributeUpdated: (name, one) => !(name === "open" && one instanceof HTMLDetailsElement),
+    });
+  }
 })();
