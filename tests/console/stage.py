@@ -115,7 +115,7 @@ def _fill_queues(queues: LocalQueues) -> None:
     _die(mail, NewTask(PAYLOAD, name=DEAD_TASK, tag="send", headers={"trace": FOREIGN[1]}), leases=3)
     for number in range(2, 8):
         _die(mail, NewTask(b"ann", name=f"letter-{number}", tag="send"), leases=3)
-    mail.add([NewTask(b"\x00\xff" * 40, name=f"waiting-{number}", tag="send") for number in range(60)])
+    mail.add([NewTask(b"\x00\xff" * 40, name=f"waiting-{number}", tag="send") for number in range(9)])
     mail.add(NewTask(b"held", name="held-1", tag="slow", priority=9))
     (lease,) = mail.lease(worker=WORKER, seconds=600)
     mail.renew([Renewal(lease.token, 600.0, progress=Progress(0.5, FOREIGN[3][:200]))])
@@ -151,10 +151,10 @@ def _fill_files(files: StateDir, pools: Sequence[Pool], *, now_seconds: float) -
     files.write_snapshot({**about, **snapshot_of(pools, wall=wall)})
     for pool in pools:
         assert pool.decision is not None
-        for number in range(40):
+        for number in range(12):
             sizes = {"current": number % 5, "target": (number + 1) % 5, "ready": number * 7 % 31}
-            decided = {**pool.decision.record(), **sizes, "at": now_seconds - 600 + 15 * number}
-            files.decisions.append(decided | {"why": FOREIGN[number % len(FOREIGN)]} if number % 8 else decided)
+            decided = {**pool.decision.record(), **sizes, "at": now_seconds - 600 + 45 * number}
+            files.decisions.append(decided | {"why": FOREIGN[number % len(FOREIGN)]} if number % 2 else decided)
     workers = files.path / "workers"
     workers.mkdir()
     (workers / f"{WORKER}.log").write_text("".join(f"{text}\n" for text in FOREIGN), encoding="utf-8")

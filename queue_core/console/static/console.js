@@ -44,6 +44,14 @@
   }
   document.addEventListener("DOMContentLoaded", () => { keep(); draw(); });
   window.addEventListener("resize", fit);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const chart = charts.get(figure);
+      if (chart) chart.destroy();
+      charts.delete(figure);
+    }
+    draw();
+  });
 
   // What a person has typed, chosen or opened, and what is drawn, stays as it is when the page changes under it.
   const isChosen = (one) => one === document.activeElement
