@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, cast
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, Request, sync_playwright
 
 AXE: Final = Path(__file__).parent / "axe" / "axe.min.js.gz"
 """axe-core 4.14.1, https://registry.npmjs.org/axe-core/-/axe-core-4.14.1.tgz; under the Mozilla Public License 2.0."""
@@ -113,14 +113,20 @@ def _keep(context: BrowserContext, cookie: str, url: str) -> None:
 def watched(page: Page, *, allowed: str) -> Look:
     """Note a page's errors, dialogs, and requests to any other place than `allowed`."""
     look = Look(page)
+    note = look.complaints.append
 
-    def note(text: str) -> None:
-        look.complaints.append(text)
+    def refuse(dialog: Dialog) -> None:
+        note(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def check_place(asked: Request) -> None:
+        if not asked.url.startswith((allowed, "data:")):
+            note(f"asked: {asked.url}")
 
     page.on("console", lambda message: note(f"console: {message.text}") if message.type in _BAD else None)
     page.on("pageerror", lambda error: note(f"error: {error}"))
-    page.on("dialog", lambda dialog: (note(f"dialog: {dialog.message}"), dialog.dismiss()))
-    page.on("request", lambda asked: None if asked.url.startswith((allowed, "data:")) else note(f"asked: {asked.url}"))
+    page.on("dialog", refuse)
+    page.on("request", check_place)
     page.on("popup", lambda other: note(f"popup: {other.url}"))
     return look
 

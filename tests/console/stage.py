@@ -2,14 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
 from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool
@@ -18,6 +17,7 @@ from queue_core.attempts.attempt import Failure
 from queue_core.clock import SystemClock
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.schedules.schedule import Schedule
+from queue_core.server.extensions import NO_EXTENSIONS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
@@ -79,7 +79,7 @@ def a_console(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         now = SystemClock().now()
-        store, files, queues = MemoryStore(), StateDir(folder), OwnQueues()
+        store, files = MemoryStore(), StateDir(folder)
         heartbeat_clock = ManualMonotonicClock(monotonic=NOW, wall_seconds=now / 1e6)
         pools = [_pool(POOL, queue=QUEUE), _pool("quiet", queue=ODD_QUEUE)]
         heartbeat, _ = a_heartbeat(a_view(*pools))
@@ -88,18 +88,19 @@ def a_console(
         tokens = tuple(AccessToken(role, TOKENS[role]) for role in roles)
         options = ServeOptions(port=port, tokens=tokens, console_writes=writes, allowed_hosts=tuple(hosts))
         stack.enter_context(files.locked())
-        more = {"extensions": fleet_paths(heartbeat, heartbeat_clock, files=files)} if with_supervisor else {}
-        thread = ServerThread(store, options, **more)
+        fleet = fleet_paths(heartbeat, heartbeat_clock, files=files) if with_supervisor else NO_EXTENSIONS
+        thread = ServerThread(store, options, extensions=fleet)
         url = thread.start()
         stack.callback(store.close)
-        stack.callback(queues.close)
         stack.callback(thread.stop)
         yield ConsoleStage(thread, store, heartbeat_clock, files, url)
 
 
 def _pool(name: str, *, queue: str) -> Pool:
     spec: PoolSpec = a_pool(name, queue=queue, slo=5.0)
-    workers = [a_worker(WORKER, "busy", ref="pid:77"), a_worker(ODD_WORKER, "idle", ref="pid:78")] if name == POOL else []
+    workers = (
+        [a_worker(WORKER, "busy", ref="pid:77"), a_worker(ODD_WORKER, "idle", ref="pid:78")] if name == POOL else []
+    )
     pool = Pool(name, spec, a_fleet(*workers, pool=name))
     pool.sample = a_sample(ages=[4.0, 1.5] if workers else [])
     pool.decision, pool.state = learn_and_decide(pool.sample, fleet=pool.fleet, spec=spec, state=pool.state, now=NOW)
@@ -108,9 +109,9 @@ def _pool(name: str, *, queue: str) -> Pool:
 
 
 def _fill_queues(queues: LocalQueues) -> None:
-    quick = {"retry_min_seconds": 0.0, "retry_max_seconds": 0.0}
-    queues.put_queue(QueueSpec(QUEUE, max_leases=3, **quick))
-    queues.put_queue(QueueSpec(ODD_QUEUE, max_leases=1, label=FOREIGN[0], **quick))
+    quick = QueueSpec(QUEUE, max_leases=3, retry_min_seconds=0.0, retry_max_seconds=0.0)
+    queues.put_queue(quick)
+    queues.put_queue(replace(quick, name=ODD_QUEUE, max_leases=1, label=FOREIGN[0]))
     mail, odd = queues.queue(QUEUE), queues.queue(ODD_QUEUE)
     _die(mail, NewTask(PAYLOAD, name=DEAD_TASK, tag="send", headers={"trace": FOREIGN[1]}), leases=3)
     for number in range(2, 8):

@@ -88,8 +88,8 @@ def an_up(folder: Path) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        found = eventually(lambda: re.search(r"http://127\.0\.0\.1:\d+", said.read_text()))
-        yield f"{found[0]}/console/"
+        (url, *_) = eventually(lambda: re.findall(r"http://127\.0\.0\.1:\d+", said.read_text()))
+        yield f"{url}/console/"
     finally:
         process.terminate()
         process.wait(timeout=60)

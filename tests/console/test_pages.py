@@ -136,7 +136,7 @@ def test_an_event_of_a_stream_cannot_be_made_by_a_text(stage: ConsoleStage) -> N
     path = "/console/live/queues/celery--3Cb-3E/dead"
     with socket.create_connection(("127.0.0.1", urlsplit(stage.url).port or 0), timeout=30) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        stream = connection.makefile("rb", newline=b"\n")
+        stream = connection.makefile("rb")
         while stream.readline().strip():
             continue
         lines: list[bytes] = []

@@ -59,7 +59,9 @@ class _Read(HTMLParser):
 @pytest.mark.parametrize("text", FOREIGN)
 def test_a_text_makes_no_element_and_leaves_no_attribute(text: str) -> None:
     page = _Read()
-    template = "<p title=\"{{ text }}\">{{ text }}</p><input value='{{ text }}'><a href='?q={{ text | urlencode }}'></a>"
+    template = (
+        "<p title=\"{{ text }}\">{{ text }}</p><input value='{{ text }}'><a href='?q={{ text | urlencode }}'></a>"
+    )
     page.feed(environment().from_string(template).render(text=text))
     assert [(name, sorted(values)) for name, values in page.elements] == [
         ("p", ["title"]),

@@ -53,7 +53,9 @@ def test_a_lesser_role_is_refused_by_the_api(stage: ConsoleStage, path: str) -> 
     for role in Role:
         if role & MAY[path]:
             continue
-        answer = ask(stage, address_of(path) + QUERIES.get(path, ""), FORMS.get(path, {}), cookie=logged_in(stage, role))
+        answer = ask(
+            stage, address_of(path) + QUERIES.get(path, ""), FORMS.get(path, {}), cookie=logged_in(stage, role)
+        )
         assert answer.status == 403, role
         assert "needs a token of one of these roles" in answer.text, role
     queue = stage.queues.queue(QUEUE)
@@ -105,7 +107,7 @@ def test_dead_tasks_of_any_reason_are_redriven_by_their_page_s_own_form() -> Non
         assert len(groups) > len(FOREIGN) // 2
         for error in groups:
             page = ask(stage, f"queues/{ODD_QUEUE}/dead?error={unescape(error)}").text
-            (action,) = [one for one in re.findall(r'action="([^"]*/redrive[^"]*)"', page)]
+            (action,) = re.findall(r'action="([^"]*/redrive[^"]*)"', page)
             fields = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page[page.index(action) :]))
             sent = {name: unescape(value) for name, value in fields.items()}
             address = urljoin(f"queues/{ODD_QUEUE}/dead", unescape(action)).lstrip("./")
