@@ -6,6 +6,7 @@ Each page is taken in light, in dark and on a phone, as WebP, which a browser ma
 import argparse
 import base64
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
@@ -59,9 +60,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path, help="where they go")
     folder: Path = parser.parse_args().folder
     folder.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory() as place, an_up(Path(place)) as console, a_browser() as browser:
-        with a_look(browser, url=console.removesuffix("console/")) as look:
-            tell(look.page, console, Path(place), a_camera(folder))
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(TemporaryDirectory()))
+        console = stack.enter_context(an_up(place))
+        browser = stack.enter_context(a_browser())
+        look = stack.enter_context(a_look(browser, url=console.removesuffix("console/")))
+        tell(look.page, console, place, a_camera(folder))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The console's story, told by a browser on a running `towline up`: an error is seen, mended and redriven; a worker dies.
+"""The console's story, told by a browser on a real `towline up`: an error is seen, mended and redriven; a worker dies.
 
 Nothing here is awaited by time: each step waits for what a person would wait for on the page.
 """
@@ -66,7 +66,7 @@ import tasks
 for number in range({LETTERS}):
     tasks.print_letter.add("Ann", number=number)
 """
-CATALOGUE: Final = "import tasks; print(tasks.print_catalogue.add(pages=480).name)"
+CATALOGUE: Final = "import tasks; print(tasks.print_catalogue.with_(priority=9).add(pages=480).name)"
 
 Camera = Callable[[str, Page], None]
 """Takes the pictures of a page, under a name."""

@@ -3,12 +3,14 @@
 import re
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from urllib.parse import urljoin, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from queue_core.console.pages import PAGES
+from queue_core.task import NewTask
 from tests.console.addresses import MORE, address_of, addresses
 from tests.console.asking import ask
 from tests.console.browser import CHROMIUM, Look, a_browser, a_look
@@ -166,7 +168,8 @@ def test_every_control_is_reached_by_the_keyboard(light: Look, stage: ConsoleSta
 
 
 _CONTROLS = """() => {
-  const all = [...document.querySelectorAll("a[href], button, input:not([type=hidden]), select, summary, pre[tabindex]")]
+  const controls = "a[href], button, input:not([type=hidden]), select, summary, pre[tabindex]";
+  const all = [...document.querySelectorAll(controls)]
     .filter((one) => one.checkVisibility());
   window.places = new Map(all.map((one, place) => [one, place]));
   return all.length;
@@ -210,6 +213,20 @@ def test_a_focused_link_and_an_opened_part_stay_over_a_live_swap(light: Look, st
     page.locator(".state.ready").wait_for()
     assert page.evaluate("document.activeElement.textContent") == QUEUE
     assert page.locator("details.same").evaluate("(one) => one.open")
+
+
+def test_a_page_lives_on_after_a_restart_of_the_server(browser: Browser) -> None:
+    with ExitStack() as first, ExitStack() as then:
+        before = first.enter_context(a_console())
+        page = visit(then.enter_context(a_look(browser, url=before.url)), before, f"queues/{QUEUE}")
+        live(page)
+        first.close()
+        expect(page.locator("#live-state")).to_have_text("not connected: tries again")
+        after = then.enter_context(a_console(port=urlsplit(before.url).port or 0))
+        queue = after.queues.queue(QUEUE)
+        queue.add([NewTask(b"new") for _ in range(5)])
+        expect(page.locator("dd").first).to_have_text(str(queue.stats().ready), timeout=60_000)
+        expect(page.locator("#live-state")).to_have_text("live")
 
 
 def test_a_chart_has_its_table_and_a_click_asks_why(light: Look, stage: ConsoleStage) -> None:
