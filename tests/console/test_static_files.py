@@ -10,6 +10,7 @@ import pytest
 
 from queue_core.console.rendering import FOLDER
 from tests.console.browser import AXE, AXE_SHA256
+from tests.console.pictures import MAX_BYTES
 
 STATIC = FOLDER / "static"
 MANIFEST = json.loads((STATIC / "MANIFEST.json").read_text())
@@ -52,3 +53,12 @@ def test_the_own_styles_and_scripts_name_no_other_place() -> None:
     for name in ("console.css", "console.js", "towline.svg"):
         text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.findall(r"https?:|url\(|@import|//[a-z]", text)
+
+
+def test_every_picture_of_the_manual_is_small_and_shown() -> None:
+    folder = Path(__file__).resolve().parents[2] / "docs" / "console"
+    page, pictures = (folder / "README.md").read_text(), sorted(folder.glob("*.webp"))
+    assert [one.name for one in pictures if one.name not in page] == []
+    sizes = [one.stat().st_size for one in pictures]
+    assert max(sizes) <= MAX_BYTES
+    assert sum(sizes) <= 1_500_000
