@@ -41,7 +41,7 @@ async def _head(call: PageCall) -> dict[str, object]:
 async def tasks(call: PageCall) -> Mapping[str, object]:
     """Return a page of a queue's tasks, filtered by state and tag."""
     head, state, tag = await _head(call), call.one("state"), call.one("tag")
-    body: Json = {"limit": TASKS_ON_A_PAGE, "after": int(call.one("after") or 0)}
+    body: Json = {"limit": TASKS_ON_A_PAGE, "after": call.count("after")}
     if state:
         body["states"] = [state]
     if tag:
