@@ -77,7 +77,7 @@ class SetupError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test")
-    demo = "watch a fleet do real work and survive a kill; takes --docker, --for 60s, --json, --dir DIR, --help"
+    demo = "watch a fleet do real work and survive a kill; takes --console, --docker, --for 60s, --dir DIR, --help"
     test = "every check and every test; what is added goes to pytest, which then runs alone"
     for name, help_text in (("demo", demo), ("test", test)):
         commands.add_parser(name, add_help=False, help=help_text)

@@ -161,10 +161,10 @@ class Tail:
 class FleetProcess:
     """One `towline up` in its own session, so that Ctrl-C reaches only the demo."""
 
-    def __init__(self, folder: Path, *, workers: DemoWorkers) -> None:
+    def __init__(self, folder: Path, *, workers: DemoWorkers, log_name: str = "up.log") -> None:
         """Start it with `folder`/towline.yaml; `workers` observes its workers from outside."""
         self._workers = workers
-        self._log = folder / "up.log"
+        self._log = folder / log_name
         self.log = Tail(self._log)
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
         with self._log.open("wb") as log:

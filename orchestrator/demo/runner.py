@@ -2,8 +2,9 @@
 
 import json
 import platform
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
@@ -43,6 +44,48 @@ STALLED_SECONDS: Final = 60.0
 KILL_ATTEMPTS: Final = 5
 RESTART_SECONDS: Final = 2.0
 """How long a killed worker's tasks may take to be leased again before another worker is killed."""
+
+
+def free_address() -> str:
+    """Return an address of the loopback at which nothing listens now."""
+    with socket.socket() as trial:
+        trial.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{trial.getsockname()[1]}"
+
+
+def serve_console(
+    folder: Path, listen: str, *, clock: MonotonicClock, stop: threading.Event, announce: Callable[[str], None]
+) -> None:
+    """Run `towline up` again in the folder of a demo that is over, until `stop`, for people to look at its pages.
+
+    `announce` gets the console's address. Raises `FleetFailedError`.
+    """
+    fleet = FleetProcess(folder, workers=ProcessWorkers(), log_name="console.log")
+    try:
+        connected(fleet, listen, folder, clock=clock).close()
+        announce(f"http://{listen}/console/")
+        while not stop.wait(LOOK_SECONDS):
+            fleet.check()
+    finally:
+        fleet.stop()
+
+
+def connected(fleet: FleetProcess, listen: str, folder: Path, *, clock: MonotonicClock) -> HttpQueues:
+    """Wait until a fleet's server answers. Raises `FleetFailedError`."""
+    url = ServerSettings(listen=listen).url(folder)
+    give_up_at = clock.monotonic() + UP_SECONDS
+    while True:
+        fleet.check()
+        queues = HttpQueues(url)
+        try:
+            queues.queues()
+        except StoreUnavailableError:
+            queues.close()
+            if clock.monotonic() >= give_up_at:
+                raise FleetFailedError(f"`towline up` did not answer within {UP_SECONDS:.0f} s at {url}") from None
+            threading.Event().wait(TICK_SECONDS)  # also when somebody stops the demo: `up` must be asked to end
+        else:
+            return queues
 
 
 class DemoView(Protocol):
@@ -100,7 +143,7 @@ class Demo:
         (folder / "towline.yaml").write_text(settings)
         fleet = FleetProcess(folder, workers=self._workers)
         try:
-            queues = self._connect(fleet)
+            queues = connected(fleet, self._listen, folder, clock=self._clock)
             try:
                 self._play(fleet, queues.queue(QUEUE))
             finally:
@@ -112,23 +155,6 @@ class Demo:
         outcome = self._outcome()
         write_report(run, outcome, python=platform.python_version())
         return outcome
-
-    def _connect(self, fleet: FleetProcess) -> HttpQueues:
-        """Wait until the fleet's server answers."""
-        url = ServerSettings(listen=self._listen).url(self.run_state.folder)
-        give_up_at = self._clock.monotonic() + UP_SECONDS
-        while True:
-            fleet.check()
-            queues = HttpQueues(url)
-            try:
-                queues.queues()
-            except StoreUnavailableError:
-                queues.close()
-                if self._clock.monotonic() >= give_up_at:
-                    raise FleetFailedError(f"`towline up` did not answer within {UP_SECONDS:.0f} s at {url}") from None
-                threading.Event().wait(TICK_SECONDS)  # also when somebody stops the demo: `up` must be asked to end
-            else:
-                return queues
 
     def _play(self, fleet: FleetProcess, queue: Queue) -> None:
         run = self.run_state

@@ -125,6 +125,7 @@ def settings_text(
 # Written by `towline demo`.
 store: sqlite:///{STORE}
 server: {{listen: {json.dumps(listen)}}}
+console: {{writes: on}}
 lifecycle: task
 log: events.jsonl
 queues:

@@ -3,16 +3,18 @@
 import asyncio
 import socket
 import threading
+from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from queue_core.server.app import release, route_error
 from queue_core.server.auth import Authorizer
+from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
@@ -20,7 +22,11 @@ from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
-from queue_core.server.server import HttpServer, bind, url_of
+from queue_core.server.server import HttpServer, bind, tls_files, url_of
+
+if TYPE_CHECKING:
+    from queue_core.console.api import OtherServer
+    from queue_core.console.app import Console
 
 STOP_SECONDS = 2
 
@@ -28,16 +34,24 @@ STOP_SECONDS = 2
 class FleetListener:
     """Serves the supervisor's API in its own thread."""
 
-    def __init__(self, options: ServeOptions, extensions: Extensions) -> None:
-        """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
+    def __init__(self, options: ServeOptions, extensions: Extensions, *, queues: str | None = None) -> None:
+        """Bind at once. Raises `InvalidSettingError`, `ListenError`.
+
+        `queues`: the URL of the queue server, for the console's pages of queues; None: there is no console.
+        """
         check_options(options)
         self.options = options
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        self._app = Starlette(
-            routes=_routes(Authorizer(options), extensions), exception_handlers={HTTPException: route_error}
-        )
-        self._stop_following = extensions.stop
+        authorizer = Authorizer(options)
+        routes: list[BaseRoute] = [*_routes(authorizer, extensions)]
+        self._pages: ConsoleMount | None = None
+        self._queues: OtherServer | None = None
+        if queues is not None:
+            self._pages = ConsoleMount(authorizer, lambda: self._console(queues, extensions))
+            routes += self._pages.routes()
+        self._app = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
+        self._extensions = extensions
         self._server: HttpServer | None = None
         self._should_stop = False
         self._thread = threading.Thread(target=self._work, name="towline-fleet-http", daemon=True)
@@ -47,12 +61,29 @@ class FleetListener:
         self._thread.start()
         return self.url
 
+    def _console(self, queues: str, extensions: Extensions) -> "Console":
+        """Return the console: fleet pages call this listener, all others the queue server, with the viewer's token."""
+        from queue_core.console.api import OtherServer, OwnServer, SplitApi
+        from queue_core.console.app import Console, ConsoleOptions
+        from queue_core.console.call import PayloadRules
+        from queue_core.console.logins import RemoteTokens
+
+        paths = [extension.endpoint.path for extension in extensions.routes]
+        self._queues = OtherServer(queues)
+        api = SplitApi(OwnServer(self._app, host="localhost"), paths, self._queues)
+        tokens = tuple(token.secret for token in self.options.tokens)
+        rules = PayloadRules(self.options.console_payloads, self.options.console_redact)
+        options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules)
+        return Console(api, options, logins=None if tokens else RemoteTokens(api))
+
     def stop(self) -> None:
         """Stop within a few seconds, and remove the socket."""
         self._should_stop = True
         if self._server is not None:
             self._server.stop()
         self._thread.join()
+        if self._queues is not None:
+            self._queues.close()
 
     async def _serve(self) -> None:
         loop = asyncio.get_running_loop()
@@ -72,11 +103,17 @@ class FleetListener:
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=STOP_SECONDS,
+            **tls_files(self.options),
         )
-        server = self._server = HttpServer(config, started=lambda: None, stopping=self._stop_following)
+        server = self._server = HttpServer(config, started=lambda: None, stopping=self._end_streams)
         if self._should_stop:
             server.stop()
         await server.serve(sockets=[self._listening])
+
+    def _end_streams(self) -> None:
+        self._extensions.stop()
+        if self._pages is not None:
+            self._pages.stop()
 
     def _work(self) -> None:
         try:

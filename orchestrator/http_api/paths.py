@@ -17,7 +17,7 @@ from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
-from orchestrator.http_api.settings import EffectiveSettings, settings_route
+from orchestrator.http_api.settings import EffectiveSettings, FileProblems, settings_route
 from orchestrator.http_api.what_if import what_if_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
@@ -208,6 +208,7 @@ def fleet_paths(
     queues: OwnQueues | None = None,
     registry: SupervisorRegistry | None = None,
     settings: EffectiveSettings | None = None,
+    problems: FileProblems = tuple,
     file: Path | None = None,
 ) -> Extensions:
     """Return the supervisor's routes and metrics; `is_alone` when no queue server shares the listener.
@@ -217,6 +218,7 @@ def fleet_paths(
         queues: where the figures of now come from.
         registry: lists the supervisors of the store.
         settings: reads the settings in force.
+        problems: reads what is wrong with their file.
         file: the settings file, for simulations.
     """
 
@@ -267,7 +269,7 @@ def fleet_paths(
                 lambda _path: leader(heartbeat, now=clock.monotonic()),
                 SupervisorHealth,
             ),
-            *(() if files is None or settings is None else [settings_route(files, settings)]),
+            *(() if files is None or settings is None else [settings_route(files, settings, problems)]),
             *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
             *(() if file is None else (what_if_route(file),)),
         ),

@@ -15,7 +15,11 @@ from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 EffectiveSettings = Callable[[], Sequence[tuple[str, object, str]]]
 """Returns path, value and origin of every setting (see `settings_file.effective`)."""
 
+FileProblems = Callable[[], Sequence[str]]
+"""Returns the mistakes in the settings file as it is now."""
+
 MASK: Final = "***"
+_USER: Final = re.compile(r"//[^/@\s]+@")
 _SECRET: Final = re.compile(r"(?:^|[._-])(?:password|passwd|secret|token|key|credential)s?$", re.IGNORECASE)
 _ENVIRONMENT: Final = re.compile(r"^pools\.[^.]+\.env\.")
 _URL: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -34,28 +38,30 @@ class ShownSettings(FleetAnswer):
 
     settings: list[ShownSetting]
     not_in_force: list[str] = Field(description="Settings that are changed in the file and wait for the next start.")
+    mistakes: list[str] = Field(description="What is wrong with the file now, as `towline check --no-import` lists it.")
 
 
-def settings_route(files: StateDir, settings: EffectiveSettings) -> ExtensionRoute:
+def settings_route(files: StateDir, settings: EffectiveSettings, problems: FileProblems) -> ExtensionRoute:
     """Return the route of the settings."""
     return reads(
         "/v1/supervisor/settings",
         "supervisor_settings",
         "Every setting in force, and where it comes from.",
         "events",
-        lambda _call: shown_settings(files, settings),
+        lambda _call: shown_settings(files, settings, problems),
         ShownSettings,
         NoQuery,
     )
 
 
-def shown_settings(files: StateDir, settings: EffectiveSettings) -> ShownSettings:
+def shown_settings(files: StateDir, settings: EffectiveSettings, problems: FileProblems = tuple) -> ShownSettings:
     """Return the settings as anybody may see them who may read events."""
     waiting = [str(one) for one in list_in(files.read_snapshot() or {}, "not_in_force")]
     shown = [
         ShownSetting(setting=path, value=harmless(path, value), origin=origin) for path, value, origin in settings()
     ]
-    return ShownSettings(settings=shown, not_in_force=waiting)
+    mistakes = [_USER.sub("//***@", one) for one in problems()]
+    return ShownSettings(settings=shown, not_in_force=waiting, mistakes=mistakes)
 
 
 def harmless(path: str, value: object) -> object:

@@ -14,6 +14,7 @@ from pydantic import Field
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.http_api.answers import FleetAnswer, Json
 from orchestrator.json_fields import mappings_of
+from queue_core.cli import exits
 from queue_core.server.extensions import CallRoute, NoQuery, RouteCall
 from queue_core.server.problems import refusal
 from queue_core.server.schemas import RequestBody
@@ -21,6 +22,8 @@ from queue_core.server.schemas import RequestBody
 MAX_SECONDS: Final = 30.0
 """How long a simulation may take."""
 MAX_ARRIVALS: Final = 100_000
+MAX_BODY_BYTES: Final = 8 << 20
+"""Room for as many arrivals, each with the digits of a time since the epoch."""
 _ONE_AT_A_TIME: Final = Lock()
 
 
@@ -30,7 +33,7 @@ class WhatIfBody(RequestBody):
     arrivals: list[tuple[float, float]] = Field(
         min_length=1,
         max_length=MAX_ARRIVALS,
-        description="Of each task the second at which it arrived, in order, and the seconds that it took.",
+        description="Of each task the second at which it arrived, and the seconds that it took.",
         strict=False,
     )
     slo_seconds: float | None = Field(None, gt=0, description="Another slo.")
@@ -59,6 +62,7 @@ def what_if_route(settings: Path) -> CallRoute[NoQuery, WhatIfBody]:
         WhatIf,
         NoQuery,
         WhatIfBody,
+        MAX_BODY_BYTES,
     )
 
 
@@ -69,8 +73,9 @@ def what_if(settings: Path, call: RouteCall[NoQuery, WhatIfBody]) -> WhatIf:
     try:
         with tempfile.TemporaryDirectory(prefix="towline-what-if-") as folder:
             arrivals = Path(folder) / "arrivals.csv"
-            first = call.body.arrivals[0][0]
-            rows = [f"{at - first:.3f},{max(0.0, took):.3f}" for at, took in call.body.arrivals]
+            found = sorted(call.body.arrivals)
+            first = found[0][0]
+            rows = [f"{at - first:.3f},{max(0.0, took):.3f}" for at, took in found]
             arrivals.write_text("arrival_s,service_s\n" + "\n".join(rows) + "\n", encoding="utf-8")
             command = ["simulate", str(arrivals), "-f", str(settings), "--pool", call.path["pool"]]
             command += ["--rules", "none", "--json"]
@@ -79,7 +84,7 @@ def what_if(settings: Path, call: RouteCall[NoQuery, WhatIfBody]) -> WhatIf:
     finally:
         _ONE_AT_A_TIME.release()
     (before,), (after,) = mappings_of(unchanged.get("rows")), mappings_of(changed.get("rows"))
-    span = call.body.arrivals[-1][0] - first
+    span = found[-1][0] - first
     return WhatIf(tasks=len(rows), seconds=max(0.0, span), changed=dict(after), unchanged=dict(before))
 
 
@@ -97,6 +102,16 @@ def _simulated(arguments: Sequence[str]) -> Json:
         said = f"the simulation took longer than {MAX_SECONDS:.0f} s: take a shorter window"
         raise refusal(422, "simulation-too-long", said) from None
     if done.returncode:
-        raise refusal(422, "simulation-failed", done.stderr.strip().splitlines()[0] if done.stderr else "it failed")
+        status, kind = (404, "unknown-pool") if done.returncode == exits.NO_INPUT else (422, "simulation-failed")
+        raise refusal(status, kind, _reason(done.stderr))
     found = json.loads(done.stdout)
     return dict(found) if isinstance(found, dict) else {}
+
+
+def _reason(stderr: str) -> str:
+    """Return the error of a command that prints it as JSON; else its last line, as of one that was killed."""
+    last = (stderr.strip().splitlines() or ["it failed without a word"])[-1]
+    try:
+        return str(json.loads(last)["error"])
+    except (ValueError, KeyError, TypeError):
+        return last[:500]

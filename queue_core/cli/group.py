@@ -178,6 +178,9 @@ INSPECT: Final = "Inspect"
 COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "serve": CommandEntry("queue_core.cli.commands.serve", RUN, "run the queue server alone"),
     "work": CommandEntry("queue_core.cli.commands.work", RUN, "run one worker: the handlers of a Python module"),
+    "console": CommandEntry(
+        "queue_core.cli.commands.console", RUN, "show queues, pools, workers and tasks in a browser"
+    ),
     "run-appengine": CommandEntry(
         "queue_core.cli.commands.run_appengine", RUN, "run a script for App Engine's SDK", "run_appengine"
     ),

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import ssl
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,14 +17,23 @@ from queue_core.cli.credentials import read_secret
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.clock import SystemClock
-from queue_core.config.listen import GrpcSettings
+from queue_core.config.listen import GrpcSettings, ProxyLoginSettings, TlsSettings
 from queue_core.config.settings import Override, QueueFile, ServerSettings
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
 from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
-from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, Role, ServeOptions, options_of
+from queue_core.server.options import (
+    AccessToken,
+    GrpcOptions,
+    GrpcTls,
+    HttpTls,
+    ProxyLogin,
+    Role,
+    ServeOptions,
+    options_of,
+)
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
@@ -121,6 +131,11 @@ def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = 
         queues=tuple(settings.specs()),
         storage_limit_bytes=settings.total_storage_limit,
         console_writes=settings.console.writes,
+        console_payloads=settings.console.viewers_see_payloads,
+        console_redact=settings.console.redact,
+        allowed_hosts=server.hosts,
+        tls=_tls(server.tls, directory),
+        proxy=_proxy(server.auth),
     )
 
 
@@ -145,6 +160,13 @@ def listen_failure(error: ListenError, options: ServeOptions, *, own: Own = lamb
     )
 
 
+def console_sentence(url: str) -> str:
+    """Return where the console of a server at a URL is, as a sentence; browsers reach no Unix socket."""
+    if url.startswith("http"):
+        return f"The console is at {url}/console/."
+    return "`towline console` shows it in a browser."
+
+
 def own_fix(holder: ResourceHolder) -> str:
     """Return what to do about a supervisor of the same folder."""
     return f"`towline top` shows what it does; Ctrl-C in its terminal, or `kill {holder.pid}`, ends it"
@@ -153,6 +175,39 @@ def own_fix(holder: ResourceHolder) -> str:
 def flag_overrides(given: Sequence[tuple[tuple[str, ...], str | None]]) -> tuple[Override, ...]:
     """Return the settings that flags override; a flag that was not given is None."""
     return tuple(Override(path, value, f"--{path[-1].replace('_', '-')}") for path, value in given if value is not None)
+
+
+def _tls(settings: TlsSettings | None, directory: Path) -> HttpTls | None:
+    """Return the files of a certificate. Raises `CommandError` for such as can't be used."""
+    if settings is None:
+        return None
+    found = HttpTls(directory / settings.cert, directory / settings.key)
+    try:
+        for path in (found.cert, found.key):
+            path.read_bytes()
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(found.cert, found.key, password=_no_password)
+    except ssl.SSLError as error:
+        message = f"server.tls: {found.cert} and {found.key} are no certificate and its key: {error.reason or error}"
+        fix = "name the PEM files of the certificate with its chain, and of its key without a passphrase"
+        raise CommandError(message, code=exits.BAD_CONFIG, fix=fix) from None
+    except OSError as error:
+        message = f"server.tls: {error.filename}: {error.strerror}"
+        raise CommandError(
+            message, code=exits.NO_INPUT, fix="name the PEM files of the certificate and its key"
+        ) from None
+    return found
+
+
+def _no_password() -> str:
+    """Answer what OpenSSL would ask a terminal: a daemon has none."""
+    return ""
+
+
+def _proxy(settings: ProxyLoginSettings | None) -> ProxyLogin | None:
+    if settings is None:
+        return None
+    roles = {name: Role[role.upper()] for name, role in settings.roles.items()}
+    return ProxyLogin(settings.header.lower(), settings.trust, Role[settings.role.upper()], roles)
 
 
 def _grpc(settings: GrpcSettings | None, directory: Path) -> GrpcOptions | None:

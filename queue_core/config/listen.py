@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Final, TypeGuard
+from ipaddress import ip_network
+from typing import Annotated, Final, Literal, TypeGuard
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.config import JsonDict
 
 from queue_core.config.messages import SettingProblem
@@ -16,7 +17,8 @@ _HOST: Final = re.compile(r"[^\s/@\[\]]+|\[[0-9a-fA-F:.]+\]")
 _LOOPBACK: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
-def _listen(value: object) -> object:
+def checked_listen(value: object) -> str:
+    """Return an address to listen on as the settings have it. Raises `ValueError`."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r}: write host:port, such as {DEFAULT_LISTEN}, or unix:/path")  # noqa: TRY004
     if value.startswith("unix:"):
@@ -38,7 +40,7 @@ def _listen(value: object) -> object:
     return value
 
 
-Listen = Annotated[str, BeforeValidator(_listen)]
+Listen = Annotated[str, BeforeValidator(checked_listen)]
 """host:port or unix:/path."""
 
 
@@ -89,6 +91,49 @@ class GrpcSettings(BaseModel):
         return int(self.listen.rpartition(":")[2])
 
 
+class TlsSettings(BaseModel):
+    """The certificate of a listener, for TLS."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cert: str = Field(min_length=1, description="A PEM file: the certificate, then its chain.")
+    key: str = Field(min_length=1, description="A PEM file: the certificate's key.")
+
+
+PersonRole = Literal["viewer", "operator", "admin"]
+
+
+def _trusted(value: str) -> str:
+    if value == UNIX:
+        return value
+    try:
+        ip_network(value)
+    except ValueError:
+        raise ValueError(f"{value!r}: write an address, a network such as 10.0.0.0/8, or unix") from None
+    return value
+
+
+UNIX: Final = "unix"
+"""A peer that connects to a Unix socket."""
+
+
+class ProxyLoginSettings(BaseModel):
+    """A proxy in front of the console that logs people in and names them in a header."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    header: str = Field(
+        pattern=r"^[A-Za-z0-9-]{1,100}$",
+        examples=["X-Forwarded-User"],
+        description="The header with the person's name. The proxy must remove it from what browsers send.",
+    )
+    trust: tuple[Annotated[str, AfterValidator(_trusted)], ...] = Field(
+        min_length=1, description="Addresses and networks of the proxy, and unix; the header of others is ignored."
+    )
+    role: PersonRole = Field(default="viewer", description="What each of them may do in the console.")
+    roles: dict[str, PersonRole] = Field(default_factory=dict, description="The role of a person, by name.")
+
+
 Grpc = Annotated[GrpcSettings, BeforeValidator(_grpc)]
 
 
@@ -97,6 +142,14 @@ def allow_address_text(schema: JsonDict) -> None:
     given = schema.pop("anyOf")
     assert isinstance(given, list)
     schema["anyOf"] = [{"type": "string", "examples": [DEFAULT_GRPC]}, *given]
+
+
+def proxy_relations(server: Mapping[str, object]) -> list[SettingProblem]:
+    """Return problems between a proxy that logs people in and the server's tokens."""
+    if server.get("auth") is None or server.get("tokens"):
+        return []
+    why = "without tokens the API is open to all whom the proxy lets through"
+    return [SettingProblem(("server", "auth"), f"{why}: add tokens: [{{role: admin, token_env: TOWLINE_ADMIN}}]")]
 
 
 def grpc_relations(server: Mapping[str, object]) -> list[SettingProblem]:

@@ -24,7 +24,17 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from queue_core.admission import Rate, TagLimits
-from queue_core.config.listen import DEFAULT_LISTEN, Grpc, Listen, allow_address_text, grpc_relations, is_private
+from queue_core.config.listen import (
+    DEFAULT_LISTEN,
+    Grpc,
+    Listen,
+    ProxyLoginSettings,
+    TlsSettings,
+    allow_address_text,
+    grpc_relations,
+    is_private,
+    proxy_relations,
+)
 from queue_core.config.messages import SettingProblem, did_you_mean, home_problems, problems_of
 from queue_core.config.schedules import ScheduleSettings, schedule_relations
 from queue_core.config.store import (
@@ -295,6 +305,14 @@ class ServerSettings(SettingsModel):
         default=None, description="Cloud Tasks over gRPC as well.", json_schema_extra=allow_address_text
     )
 
+    tls: TlsSettings | None = Field(default=None, description="Serve https, also on the supervisor's listener.")
+    hosts: tuple[str, ...] = Field(
+        default=(),
+        examples=[["queue.example.com"]],
+        description="Further names of a server that listens on this host only, as behind a proxy.",
+    )
+    auth: ProxyLoginSettings | None = Field(default=None, description="A proxy that logs people in to the console.")
+
     @property
     def is_private(self) -> bool:
         """Return whether only this host can reach the server."""
@@ -306,7 +324,7 @@ class ServerSettings(SettingsModel):
             return f"unix://{(directory / self.listen.removeprefix('unix:')).absolute()}"
         host, _, port = self.listen.rpartition(":")
         here = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104
-        return f"http://{here}:{port}"
+        return f"{'https' if self.tls else 'http'}://{here}:{port}"
 
 
 def _switch(value: object) -> object:
@@ -321,6 +339,14 @@ class ConsoleSettings(SettingsModel):
         default=False,
         strict=True,
         description="On or off: whether people may change anything there, as far as their role allows.",
+    )
+    viewers_see_payloads: Annotated[bool, BeforeValidator(_switch)] = Field(
+        default=False, strict=True, description="On or off: whether pages show payloads to the role viewer too."
+    )
+    redact: tuple[str, ...] = Field(
+        default=(),
+        examples=[["password", "*.token"]],
+        description="Members of JSON payloads, and headers, that pages mask: names, or paths with * for any text.",
     )
 
 
@@ -522,4 +548,4 @@ def _server_relations(server: Mapping[str, object]) -> list[SettingProblem]:
     if not tokens and isinstance(listen, str) and not ServerSettings.model_construct(listen=listen).is_private:
         why = "other machines could reach it without a token: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
         problems.append(SettingProblem(("server", "listen"), f"{listen}: {why}, or listen on {DEFAULT_LISTEN}"))
-    return problems + grpc_relations(server)
+    return problems + grpc_relations(server) + proxy_relations(server)

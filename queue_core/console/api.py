@@ -1,6 +1,8 @@
 """The API as the console calls it: of the server that it is a part of, or of another one by HTTP."""
 
 import asyncio
+import re
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, cast
@@ -16,6 +18,9 @@ from queue_core.http_api.values import Json
 RETRIES: Final = Retries(tries=2, timeouts=1)
 TIMEOUT_SECONDS: Final = 10.0
 """How long a reply of another server may take: a person waits."""
+MAX_CALLERS: Final = 100
+"""Tokens whose connections to another server are kept."""
+DOCUMENT: Final = "/openapi.json"
 Query = Sequence[tuple[str, str]]
 
 
@@ -40,6 +45,11 @@ class ApiProblemError(Exception):
         self.detail = str(reply.body.get("detail") or reply.body.get("title") or f"status {reply.status}")
         self.kind = str(reply.body.get("type", "")).rpartition("/")[2]
         super().__init__(self.detail)
+
+
+def refused(detail: str, *, status: int = 422) -> ApiProblemError:
+    """Return the error of a form that the console itself refuses."""
+    return ApiProblemError(ApiReply(status, {"detail": detail}))
 
 
 class ConsoleApi(Protocol):
@@ -115,7 +125,7 @@ class OtherServer:
     def __init__(self, url: str) -> None:
         """Raises `InvalidSettingError` for a wrong URL."""
         self._url = url
-        self._callers: dict[str | None, HttpCaller] = {}
+        self._callers: OrderedDict[str | None, HttpCaller] = OrderedDict()
         self._caller(None)
 
     async def call(
@@ -132,14 +142,43 @@ class OtherServer:
         return ApiReply(response.status, _json(response.body))
 
     def _caller(self, token: str | None) -> HttpCaller:
-        if token not in self._callers:
-            self._callers[token] = HttpCaller(self._url, token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
-        return self._callers[token]
+        found = self._callers.get(token)
+        if found is None:
+            found = HttpCaller(self._url, token=token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
+            self._callers[token] = found
+        self._callers.move_to_end(token)
+        if len(self._callers) > MAX_CALLERS:
+            self._callers.popitem(last=False)  # not closed: a call may be under way
+        return found
 
     def close(self) -> None:
         """Close the connections."""
         for caller in self._callers.values():
             caller.close()
+
+
+class SplitApi:
+    """The API of a supervisor in this process, and beside it that of the queue server that it uses."""
+
+    def __init__(self, own: ConsoleApi, own_paths: Sequence[str], other: ConsoleApi) -> None:
+        """`own_paths`: the paths that `own` has, as its document writes them: "/v1/pools/{pool}/why"."""
+        parts = "|".join(re.sub(r"\\{\w+\\}", "[^/]+", re.escape(path)) for path in own_paths)
+        self._is_own = re.compile(parts or "(?!)")
+        self._own = own
+        self._own_paths = own_paths
+        self._other = other
+
+    async def call(
+        self, method: str, path: str, body: Json | None = None, *, query: Query = (), token: str | None = None
+    ) -> ApiReply:
+        """See `ConsoleApi.call`. Of the document only the paths are merged."""
+        if path == DOCUMENT:
+            reply = await self._other.call(method, path, token=token)
+            known = reply.body.get("paths")
+            others = known if reply.is_done and isinstance(known, dict) else {}
+            return ApiReply(reply.status, {"paths": {**others, **{one: {} for one in self._own_paths}}})
+        chosen = self._own if self._is_own.fullmatch(path) else self._other
+        return await chosen.call(method, path, body, query=query, token=token)
 
 
 def _json(data: bytes) -> Json:

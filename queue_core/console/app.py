@@ -1,10 +1,11 @@
 """The console as an ASGI application: login, pages, streams of changed pages, and actions."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote
 
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -14,26 +15,33 @@ from starlette.staticfiles import StaticFiles
 
 from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
-from queue_core.console.api import ApiProblemError, ConsoleApi
-from queue_core.console.call import PageCall, Viewer
+from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
+from queue_core.console.call import PageCall, PayloadRules, Viewer
+from queue_core.console.forms import FormTooLargeError, read_form
 from queue_core.console.live import LivePages
-from queue_core.console.pages import ACTIONS, MENU, PAGES, ConsolePage
+from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
+from queue_core.console.pages import ACTIONS, FILES, MENU, PAGES, ConsolePage, Give
 from queue_core.console.rendering import FOLDER, rendered
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
     SESSION_SECONDS,
-    known_token,
     session_cookie,
     token_of_session,
 )
+
+log = structlog.get_logger()
 
 PATH: Final = "/console"
 LIVE: Final = "/live"
 """Where the streams of pages are, each at the page's own address below it."""
 FLASH_COOKIE: Final = "towline_said"
-MAX_FORM_BYTES: Final = 65_536
+PAGE_FAILED: Final = "page.failed"
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
+
+
+PersonFinder = Callable[[str, Sequence[tuple[bytes, bytes]]], str | None]
+"""Returns the token of a person whom a trusted proxy has logged in, from its address and the headers; None: nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,21 +50,28 @@ class ConsoleOptions:
 
     Args:
         tokens: those that people log in with; none: everybody may look who can reach the listener.
-        own_token: the token of its calls where nobody logs in; None: none is needed.
         writes: whether pages have buttons that change something; otherwise nothing can be changed by them.
+        payloads: which payloads are shown.
+        proxy: names people whom a proxy has logged in; None: nobody is.
     """
 
     tokens: tuple[str, ...] = field(default=(), repr=False)
-    own_token: str | None = field(default=None, repr=False)
     writes: bool = False
+    payloads: PayloadRules = field(default_factory=PayloadRules)
+    proxy: PersonFinder | None = None
 
 
 class Console:
     """The console. Lives in the server's loop."""
 
-    def __init__(self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, api: ConsoleApi, options: ConsoleOptions, *, clock: Clock | None = None, logins: Logins | None = None
+    ) -> None:
+        """`logins`: of a console over another server's API, which alone knows its tokens."""
         self._api = api
         self._options = options
+        self._logins: Logins = logins or OwnTokens(options.tokens)
+        self._one_time = OneTimeLogins()
         self._clock = clock or SystemClock()
         self._live = LivePages()
         self._paths: frozenset[str] = frozenset()
@@ -73,42 +88,73 @@ class Console:
             Route("/logout", self._logout, methods=["POST"]),
         ]
         for page in PAGES:
-            routes.append(Route(page.path, self._page_view(page), methods=["GET"]))
+            methods = ["GET", "POST"] if page.max_form_bytes else ["GET"]
+            routes.append(Route(page.path, self._page_view(page), methods=methods))
             if page.is_live:
                 routes.append(Route(f"{LIVE}{page.path}", self._live_view(page), methods=["GET"]))
         for path, action in ACTIONS.items():
             routes.append(Route(path, self._action_view(action), methods=["POST"]))
+        for path, give in FILES.items():
+            routes.append(Route(path, self._file_view(give), methods=["GET"]))
         return routes
 
     # -- who looks --------------------------------------------------------------------------------------------------
 
-    def _viewer(self, request: Request) -> Viewer | None:
+    def login_address(self, token: str) -> str:
+        """Return the address, below the console's, of a link that logs somebody in with a token, once."""
+        return f"login?once={self._one_time.new(token, now_seconds=self._now())}"
+
+    async def knows(self, token: str) -> bool:
+        """Return whether people can log in with a token."""
+        return await self._logins.accepted(token) is not None
+
+    async def _viewer(self, request: Request) -> Viewer | None:
         """Return who looks; None: nobody has logged in yet."""
-        if not self._options.tokens:
-            return Viewer(self._options.own_token, is_logged_in=False)
+        if self._options.proxy is not None:
+            address = request.client.host if request.client is not None else ""
+            token = self._options.proxy(address, request.headers.raw)
+            if token is not None:
+                return Viewer(token, is_logged_in=False)
         cookies = (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
         now = self._now()
         for cookie in filter(None, cookies):
-            token = token_of_session(cookie, self._options.tokens, now_seconds=now)
+            token = token_of_session(cookie, self._logins.tokens(), now_seconds=now)
             if token is not None:
                 return Viewer(token, is_logged_in=True)
-        return None
+        return Viewer(None, is_logged_in=False) if await self._logins.is_open() else None
 
     def _now(self) -> float:
         return self._clock.now() / 1e6
 
     async def _login(self, request: Request) -> Response:
+        once = request.query_params.get("once", "")
+        if request.method == "GET" and once:
+            return self._login_once(once, request)
         if request.method == "GET":
             return self._html("login.html", request, {"problem": "", "back": request.query_params.get("back", "")})
         problem = guard.refusal_of_write(request.headers)
         if problem:
             return self._problem(request, 403, problem)
-        form = await _form(request)
-        token = known_token(form.get("token", ""), self._options.tokens)
+        try:
+            form = await read_form(request)
+        except FormTooLargeError as error:
+            return self._problem(request, 413, str(error))
+        token = await self._logins.accepted(form.get("token", ""))
         if token is None:
             said = "The server knows no such token."
             return self._html("login.html", request, {"problem": said, "back": form.get("back", "")}, status=401)
-        response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
+        return self._logged_in(token, _own_address(form.get("back", ""), request), request)
+
+    def _login_once(self, code: str, request: Request) -> Response:
+        """Log in whoever has a one-time link."""
+        token = self._one_time.take(code, now_seconds=self._now())
+        if token is None:
+            said = "This link was used already, or is older than 5 minutes. Log in with a token."
+            return self._html("login.html", request, {"problem": said, "back": ""}, status=401)
+        return self._logged_in(token, _root(request), request)
+
+    def _logged_in(self, token: str, address: str, request: Request) -> Response:
+        response = RedirectResponse(address, status_code=303)
         is_secure = guard.is_secure_host(request.headers)
         response.set_cookie(
             SECURE_COOKIE if is_secure else PLAIN_COOKIE,
@@ -134,16 +180,28 @@ class Console:
 
     def _page_view(self, page: ConsolePage) -> Callable[[Request], Awaitable[Response]]:
         async def view(request: Request) -> Response:
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._to_login(request)
+            form: Mapping[str, str] = {}
+            if request.method == "POST":
+                problem = guard.refusal_of_write(request.headers)
+                if problem:
+                    return self._problem(request, 403, problem)
+                try:
+                    form = await read_form(request, limit_bytes=page.max_form_bytes)
+                except FormTooLargeError as error:
+                    return self._problem(request, 413, str(error))
             try:
-                call = await self._call(request, viewer)
+                call = replace(await self._call(request, viewer), form=form)
                 values = await page.load(call)
+                said = unquote(request.cookies.get(FLASH_COOKIE, ""))
+                response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
-            said = unquote(request.cookies.get(FLASH_COOKIE, ""))
-            response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
+            except Exception:
+                log.exception(PAGE_FAILED, page=page.path)
+                return self._problem(request, 500, "This page failed; the server's log says why. Other pages work.")
             if said:
                 response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
             return response
@@ -154,7 +212,7 @@ class Console:
         """Return the stream of a page: what its `main` contains, whenever that has changed."""
 
         async def view(request: Request) -> Response:
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._problem(request, 401, "Log in again.")
             if self._live.is_full:
@@ -179,18 +237,46 @@ class Console:
 
         return view
 
+    def _file_view(self, give: Give) -> Callable[[Request], Awaitable[Response]]:
+        """Return a view that a browser keeps as a file and never opens as a page."""
+
+        async def view(request: Request) -> Response:
+            viewer = await self._viewer(request)
+            if viewer is None:
+                return self._to_login(request)
+            try:
+                name, data = await give(await self._call(request, viewer))
+            except ApiProblemError as error:
+                return self._problem(request, error.status, error.detail)
+            headers = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}"}
+            return Response(data, headers={**guard.PAGE_HEADERS, **headers}, media_type="application/octet-stream")
+
+        return view
+
     async def _call(self, request: Request, viewer: Viewer) -> PageCall:
         path = {name: str(value) for name, value in request.path_params.items()}
         query = request.query_params.multi_items()
         paths = await self._paths_of_api(viewer)
-        call = PageCall(self._api, viewer, path, query, self._now(), writes=self._options.writes, paths=paths)
+        options = self._options
+        call = PageCall(
+            self._api,
+            viewer,
+            path,
+            query,
+            self._now(),
+            writes=options.writes,
+            paths=paths,
+            payloads=options.payloads,
+        )
         return await call.introduced()
 
     async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:
         """Return the paths that the API has: a server without a supervisor has no pools."""
         if not self._paths:
-            reply = await self._api.call("GET", "/openapi.json", token=viewer.token)
+            reply = await self._api.call("GET", DOCUMENT, token=viewer.token)
             found = reply.body.get("paths")
+            if not reply.is_done:  # a server that does not answer now is asked again
+                return frozenset(found) if isinstance(found, dict) else frozenset()
             self._paths = frozenset(found) if isinstance(found, dict) else frozenset()
         return self._paths
 
@@ -203,15 +289,17 @@ class Console:
             problem = guard.refusal_of_write(request.headers)
             if problem:
                 return self._problem(request, 403, problem)
-            viewer = self._viewer(request)
+            viewer = await self._viewer(request)
             if viewer is None:
                 return self._to_login(request)
             if not self._options.writes:
                 said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
                 return self._problem(request, 403, said)
-            form = await _form(request)
             try:
+                form = await read_form(request)
                 said = await action(await self._call(request, viewer), form)
+            except FormTooLargeError as error:
+                return self._problem(request, 413, str(error))
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)
@@ -245,18 +333,6 @@ class Console:
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")
         return self._html("problem.html", request, {"title": title, "detail": detail, "status": status}, status=status)
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form, each once. A form that is too large is cut, and then lacks fields."""
-    data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_FORM_BYTES:
-            break
-    return dict(
-        parse_qsl(data[:MAX_FORM_BYTES].decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=2000)
-    )
 
 
 def _page_path(request: Request) -> str:

@@ -1,6 +1,6 @@
 """A look at a page: who looks, at what, when; and the calls that it makes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core.console.api import ApiProblemError, ConsoleApi, Query
@@ -19,6 +19,14 @@ class Viewer:
 
 
 @dataclass(frozen=True, slots=True)
+class PayloadRules:
+    """The payloads that pages show: to viewers or not, and without which members of JSON."""
+
+    for_viewers: bool = False
+    redact: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PageCall:
     """One look at a page.
 
@@ -28,6 +36,8 @@ class PageCall:
         writes: whether this console may change anything.
         role: the viewer's, as the API says; "" until it was asked.
         paths: those that the API has.
+        payloads: which payloads are shown.
+        form: the fields of a form that a page works with; none of a page that is looked at.
     """
 
     api: ConsoleApi
@@ -38,6 +48,8 @@ class PageCall:
     writes: bool = False
     role: str = ""
     paths: frozenset[str] = frozenset()
+    payloads: PayloadRules = PayloadRules()
+    form: Mapping[str, str] = field(default_factory=dict)
 
     def at(self, now_seconds: float) -> "PageCall":
         """Return the same look at another instant."""
@@ -59,8 +71,18 @@ class PageCall:
         return self.writes and self.role in ("operator", "admin")
 
     @property
+    def sees_payloads(self) -> bool:
+        """Return whether pages show payloads to this viewer."""
+        return self.payloads.for_viewers or self.role != "viewer"
+
+    @property
+    def keeps_payloads(self) -> bool:
+        """Return whether this viewer may keep a payload as a file, in which nothing is masked."""
+        return self.sees_payloads and (not self.payloads.redact or self.role == "admin")
+
+    @property
     def may_administer(self) -> bool:
-        """Return whether buttons are drawn that lose something."""
+        """Return whether buttons are drawn that delete something."""
         return self.writes and self.role == "admin"
 
     async def introduced(self) -> "PageCall":

@@ -14,7 +14,10 @@ _CLASS: Final = re.compile(r"([A-Za-z_][\w.]{0,99})(?::|$| \()")
 
 @dataclass(frozen=True, slots=True)
 class ErrorGroup:
-    """The dead tasks of one class of errors: their names, the commonest reason, and the newest of them as examples."""
+    """The dead tasks of one class of errors: their names, the commonest reason, and the newest of them as examples.
+
+    `is_matched`: whether the API finds exactly them by the error of their last attempt.
+    """
 
     error: str
     names: tuple[str, ...]
@@ -22,6 +25,7 @@ class ErrorGroup:
     tags: tuple[str, ...]
     newest_at: int
     examples: tuple[Json, ...]
+    is_matched: bool
 
 
 def error_class(reason: str) -> str:
@@ -52,4 +56,11 @@ def _group(error: str, tasks: Sequence[Json]) -> ErrorGroup:
         tuple(tag for tag, _ in tags.most_common(5)),
         int(str(newest[0]["eta"])),
         tuple(newest[:MAX_EXAMPLES]),
+        all(_last_error(task) == error for task in tasks),
     )
+
+
+def _last_error(task: Json) -> str:
+    """Return the class of the error of a task's last attempt; "" where it is not known."""
+    attempts = task.get("attempts")
+    return str(attempts[-1].get("error", "")) if isinstance(attempts, list) and attempts else ""

@@ -298,6 +298,8 @@ class HttpCaller:
         problem = f"{method} {path} was sent to {masked(self.url)} and not answered ({error})"
         if method == "GET" and error.is_timeout:
             return StoreUnavailableError(f"{problem}: is it a Towline server, and is it overloaded or stopped?")
+        if method == "GET" and self.url.startswith("http://"):
+            problem += "; the URL of a server with TLS begins with https://"
         return OutcomeUnknownError(f"{problem}: it may have taken effect; check before repeating")
 
     def _unreachable(self, error: NotSentError, *, is_in_doubt: bool) -> StoreUnavailableError:

@@ -39,6 +39,7 @@ class Search:
         worker: holds the task now, or held it in one of its attempts.
         error: the class of the error of its last attempt, or that attempt's outcome, such as `expired`.
         contains: a text in the first 64 KiB of the payload.
+        names: those of the tasks that are meant; none: any.
     """
 
     tags: TagFilter = ANY
@@ -49,6 +50,7 @@ class Search:
     worker: str = ""
     error: str = ""
     contains: str = ""
+    names: frozenset[str] = frozenset()
 
     @property
     def needle(self) -> bytes:
@@ -67,6 +69,7 @@ class Search:
             and (not self.worker or self.worker in {task.worker, *(one.worker for one in task.attempts)})
             and (not self.error or (last is not None and self.error in {last.error, last.outcome}))
             and (not self.contains or self.needle in task.payload)
+            and (not self.names or task.shown_name in self.names)
         )
 
     def within(self, action: Action) -> "Search":
@@ -88,6 +91,8 @@ def check_search(search: Search) -> None:
     """Raise `InvalidRequestError` for a search that is none."""
     if search.min_leases < 0:
         raise InvalidRequestError(f"min_leases must be 0 or more: {search.min_leases}")
+    if len(search.names) > MAX_PEEK_TASKS:
+        raise InvalidRequestError(f"names must be at most {MAX_PEEK_TASKS:,}: {len(search.names):,}")
     for name in ("worker", "error", "contains"):
         text = getattr(search, name)
         if text:

@@ -19,6 +19,7 @@ def search_json(wanted: Search, *, after: int, scan: int) -> Json:
         "worker": wanted.worker,
         "error": wanted.error,
         "contains": wanted.contains,
+        **({"names": sorted(wanted.names)} if wanted.names else {}),
         "after": after,
         "scan": scan,
     }

@@ -32,7 +32,7 @@ def read_page(work: UnitOfWork, queue: str, scan: Scan) -> Page:
         queue,
         tags=scan.search.tags,
         states=scan.search.states,
-        names=None,
+        names=sorted(scan.search.names) or None,
         after=scan.after,
         limit=scan.page_tasks,
         payload_bytes=scan.payload_bytes,

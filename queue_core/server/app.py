@@ -11,13 +11,15 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import RedirectResponse, Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
+from queue_core.server.console.mount import ConsoleMount
+from queue_core.server.console.proxy import proxy_login
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.event_stream import RecentEvents, event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
@@ -55,33 +57,25 @@ class ServerApp:
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self._console: Console | None = None
-        routes = [*_routes(core, extensions), Mount("/console", self._serve_console), Route("/", _browser_entry)]
+        self._pages = ConsoleMount(core.authorizer, self._console)
+        routes = [*_routes(core, extensions), *self._pages.routes()]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
 
     def stop(self) -> None:
         """End the console's streams, so that the server's stop is quick."""
-        if self._console is not None:
-            self._console.stop()
+        self._pages.stop()
 
-    async def _serve_console(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a page, after the guard against foreign hosts. The console is made when somebody looks."""
-        if scope["type"] != "http":
-            return
-        try:
-            self.core.authorizer.check_host_and_origin(scope["headers"])
-        except Exception as error:  # noqa: BLE001 - the top of a request
-            await _send(reply_of(error), send)
-            return
-        if self._console is None:
-            from queue_core.console.api import OwnServer
-            from queue_core.console.app import Console, ConsoleOptions
+    def _console(self) -> "Console":
+        from queue_core.console.api import OwnServer
+        from queue_core.console.app import Console, ConsoleOptions
+        from queue_core.console.call import PayloadRules
 
-            options = self.core.options
-            tokens = tuple(token.secret for token in options.tokens)
-            own = OwnServer(self, host="localhost")
-            self._console = Console(own, ConsoleOptions(tokens, writes=options.console_writes))
-        await self._console.app(scope, receive, send)
+        options = self.core.options
+        tokens = tuple(token.secret for token in options.tokens)
+        proxy = None if options.proxy is None else proxy_login(options.proxy, self.core.authorizer)
+        rules = PayloadRules(options.console_payloads, options.console_redact)
+        made = ConsoleOptions(tokens, writes=options.console_writes, payloads=rules, proxy=proxy)
+        return Console(OwnServer(self, host="localhost"), made)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -199,13 +193,6 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
 
 def _idempotency_key(request: HttpRequest) -> bytes | None:
     return next((value for name, value in request.headers.raw if name == IDEMPOTENCY_HEADER), None)
-
-
-async def _browser_entry(request: HttpRequest) -> Response:
-    """Send browsers to the console."""
-    if "text/html" in request.headers.get("accept", ""):
-        return RedirectResponse("console/", status_code=302)
-    return await route_error(request, HTTPException(404))
 
 
 async def route_error(request: HttpRequest, error: Exception) -> Response:

@@ -1,5 +1,7 @@
 """Bearer tokens with roles, the acls of queues, and a guard against web pages that make a browser call this machine."""
 
+import secrets
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -77,6 +79,9 @@ class Principal:
     email: str | None = None
 
 
+MAX_GRANTED = 1_000
+"""People whose tokens are kept that were admitted otherwise, at most."""
+
 ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
@@ -97,6 +102,7 @@ class Authorizer:
         self._checks_host = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._accepted_hosts: dict[bytes, None] = {}
+        self._granted: OrderedDict[Principal, tuple[bytes, str]] = OrderedDict()
 
     def check(self, headers: Headers, verb: str) -> None:
         """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token without the role."""
@@ -109,6 +115,16 @@ class Authorizer:
         """
         authorization = self.check_host_and_origin(headers)
         return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
+
+    def grant(self, caller: Principal) -> str:
+        """Return a token of this process for somebody who was admitted otherwise; the same for the same person."""
+        if caller not in self._granted:
+            secret = secrets.token_urlsafe()
+            self._granted[caller] = (sha256(secret.encode()).digest(), secret)
+            while len(self._granted) > MAX_GRANTED:
+                self._granted.popitem(last=False)
+        self._granted.move_to_end(caller)
+        return self._granted[caller][1]
 
     def accepts(self, authorization: bytes | None) -> bool:
         """Return whether an `Authorization` header has a known token."""
@@ -163,6 +179,10 @@ class Authorizer:
             for known, caller in self._tokens:
                 if compare_digest(known, digest):
                     found = caller
+            if found is None:
+                for caller, (known, _) in self._granted.items():
+                    if compare_digest(known, digest):
+                        found = caller
         if found is None:
             raise UnauthenticatedError("this server needs `Authorization: Bearer TOKEN` with a token that it knows")
         return found

@@ -180,6 +180,7 @@ class CallRoute(Generic[Q, B]):
         permission: a verb of `auth.REQUIRED_ROLES`; the caller's role is checked before anything is read.
         call: makes the answer. Raises `Problem`.
         query, takes: the models of the query and of the body.
+        max_body_bytes: size of a body.
     """
 
     method: str
@@ -191,6 +192,7 @@ class CallRoute(Generic[Q, B]):
     answers: type[BaseModel]
     query: type[Q]
     takes: type[B]
+    max_body_bytes: int = MAX_EXTENSION_BODY_BYTES
 
     @property
     def endpoint(self) -> Endpoint:
@@ -231,7 +233,7 @@ class CallRoute(Generic[Q, B]):
         body = b"{}"
         if self.method != "GET":
             check_json(headers)
-            body = await read_body(headers, request.receive, limit=MAX_EXTENSION_BODY_BYTES)
+            body = await read_body(headers, request.receive, limit=self.max_body_bytes)
         try:
             query = self.query.model_validate(dict(request.query_params))
             taken = self.takes.model_validate_json(body)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Literal, TypeVar
 
+import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -14,7 +15,7 @@ from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
-from queue_core.server import schemas
+from queue_core.server import events, schemas
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
@@ -28,6 +29,8 @@ from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Storage
+
+log = structlog.get_logger()
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
@@ -83,6 +86,11 @@ class EndpointCall:
         return schemas.tag_filter(kind, tuple(value for key, value in self.query if key == "tag"))
 
 
+def log_change(call: EndpointCall, action: str, **facts: object) -> None:
+    """Log who changed what: every write of operators and administrators is an event."""
+    log.info(events.QUEUE_CHANGED, action=action, **call.path, **facts, by=call.who)
+
+
 # -- workers and producers ------------------------------------------------------------------------------------------
 
 
@@ -106,7 +114,10 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         return work.delete_by_name(call.queue, names, call=client_call)
 
-    return {"outcomes": await core.committer.run(idempotent_operation(client_call(call.key), run))}
+    outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))
+    if deleted := outcomes.count("deleted"):
+        log_change(call, "delete", tasks=deleted)
+    return {"outcomes": outcomes}
 
 
 # -- administrators -------------------------------------------------------------------------------------------------
@@ -115,16 +126,20 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
 async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
     params = call.read(schemas.PurgeRequest)
     tags = params.filter()
-    return await _in_chunks(core, lambda work: work.purge(call.queue, tags, dead=params.dead))
+    done = await _in_chunks(core, lambda work: work.purge(call.queue, tags, dead=params.dead))
+    log_change(call, "purge", tasks=done["count"])
+    return done
 
 
 async def pause(core: ServerState, call: EndpointCall) -> schemas.Done:
     await core.committer.run(lambda work: work.set_paused(call.queue, "paused"))
+    log_change(call, "pause")
     return {}
 
 
 async def resume(core: ServerState, call: EndpointCall) -> schemas.Done:
     await core.committer.run(lambda work: work.set_paused(call.queue, "running"))
+    log_change(call, "resume")
     return {}
 
 
@@ -132,8 +147,11 @@ async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
     params = call.read(schemas.RedriveRequest)
     tags = params.filter()
     if params.names is not None:
-        return {"count": await core.committer.run(lambda work: work.redrive(call.queue, params.names, tags))}
-    return await _in_chunks(core, lambda work: work.redrive(call.queue, None, tags))
+        count = await core.committer.run(lambda work: work.redrive(call.queue, params.names, tags))
+    else:
+        count = (await _in_chunks(core, lambda work: work.redrive(call.queue, None, tags)))["count"]
+    log_change(call, "redrive", tasks=count)
+    return {"count": count}
 
 
 async def _in_chunks(core: ServerState, operation: Operation[int]) -> schemas.Count:
@@ -155,6 +173,7 @@ async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
     created = await core.committer.run(lambda work: work.put_queue(spec))
     core.body_limit.learn_one(spec)
+    log_change(call, "create" if created else "set")
     return {"created": created}
 
 
@@ -165,12 +184,14 @@ async def show_storage(core: ServerState, call: EndpointCall) -> Storage:  # noq
 async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
     limit_bytes = call.read(schemas.StorageLimit).limit_bytes
     await core.committer.run(lambda work: work.set_storage_limit(limit_bytes))
+    log_change(call, "limit storage", limit_bytes=limit_bytes)
     return {}
 
 
 async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
     count = await core.committer.run(lambda work: work.transaction.delete_queue(call.queue))
     core.waiting.retry_queue(call.queue)
+    log_change(call, "delete queue", tasks=count)
     return {"count": count}
 
 

@@ -1,6 +1,7 @@
 """Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import IntFlag
 from pathlib import Path
 
@@ -52,6 +53,30 @@ class GrpcTls:
 
 
 @dataclass(frozen=True, slots=True)
+class HttpTls:
+    """The PEM files of a listener's certificate with its chain, and of its key."""
+
+    cert: Path
+    key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ProxyLogin:
+    """A proxy that has logged people in to the console.
+
+    Args:
+        header: names the person; of peers that are not trusted it is ignored.
+        trust: addresses and networks of the proxy, and `unix`.
+        role, roles: what people may do, and the role of those named.
+    """
+
+    header: str
+    trust: tuple[str, ...]
+    role: Role = Role.VIEWER
+    roles: Mapping[str, Role] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class GrpcOptions:
     """The address of Cloud Tasks over gRPC; port 0 takes a free one. Without `tls` it serves this machine only."""
 
@@ -75,7 +100,10 @@ class ServeOptions:
         lifecycle: how finely they are recorded.
         stop_seconds: seconds that a stop waits for requests under way.
         grpc: a second listener, for Cloud Tasks over gRPC; None: there is none.
+        tls: the certificate of the listener; None: it speaks plaintext.
+        proxy: the proxy that logs people in to the console; None: nobody is logged in so.
         console_writes: whether pages of the console may change anything.
+        console_payloads: whether they show payloads to viewers; console_redact: what they mask in payloads.
         queues, storage_limit_bytes: those of the settings, which are created again in a store that was emptied.
     """
 
@@ -93,6 +121,10 @@ class ServeOptions:
     queues: tuple[QueueSpec, ...] = ()
     storage_limit_bytes: int | None = None
     console_writes: bool = False
+    console_payloads: bool = False
+    console_redact: tuple[str, ...] = ()
+    tls: HttpTls | None = None
+    proxy: ProxyLogin | None = None
 
     @property
     def is_local(self) -> bool:
@@ -109,6 +141,8 @@ def check_options(options: ServeOptions) -> None:
             f"listening on {options.host} opens the queue to the network, and no token is set: "
             "give the server tokens, or listen on 127.0.0.1 or a Unix socket"
         )
+    if options.proxy is not None and not options.tokens:
+        raise InvalidSettingError("a proxy logs people in, and no token is set: give the server tokens")
     if options.grpc is not None:
         _check_grpc(options.grpc, options.tokens)
 

@@ -13,7 +13,7 @@ from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import CatchUp, Schedule
-from queue_core.server.handlers import EndpointCall
+from queue_core.server.handlers import EndpointCall, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState
 
@@ -76,17 +76,23 @@ async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noq
 
 async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
     now = _now(core)
-    return await core.committer.run(lambda work: schedule_verbs.run_schedule(work, call.path["schedule"], now=now))
+    done = await core.committer.run(lambda work: schedule_verbs.run_schedule(work, call.path["schedule"], now=now))
+    log_change(call, "run schedule")
+    return done
 
 
 async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
-    return await core.committer.run(lambda work: schedule_verbs.pause_schedule(work, call.path["schedule"], now=now))
+    done = await core.committer.run(lambda work: schedule_verbs.pause_schedule(work, call.path["schedule"], now=now))
+    log_change(call, "pause schedule")
+    return done
 
 
 async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
-    return await core.committer.run(lambda work: schedule_verbs.resume_schedule(work, call.path["schedule"], now=now))
+    done = await core.committer.run(lambda work: schedule_verbs.resume_schedule(work, call.path["schedule"], now=now))
+    log_change(call, "resume schedule")
+    return done
 
 
 def _now(core: ServerState) -> Instant:

@@ -9,7 +9,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import structlog
 import uvicorn
@@ -45,6 +45,13 @@ MAX_INHERITED_SOCKETS: Final = 64
 _ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 log = structlog.get_logger()
+
+
+class TlsFiles(TypedDict, total=False):
+    """Arguments of uvicorn."""
+
+    ssl_certfile: Path
+    ssl_keyfile: str
 
 
 class HttpServer(uvicorn.Server):
@@ -165,7 +172,15 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
         return f"unix://{options.socket_path.absolute()}"
     port = listening.getsockname()[1]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.host, options.host)  # noqa: S104 - compared, not bound
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if options.tls is not None else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def tls_files(options: ServeOptions) -> TlsFiles:
+    """Return uvicorn's settings for the certificate of a listener; none for one that speaks plaintext."""
+    if options.tls is None:
+        return {}
+    return {"ssl_certfile": options.tls.cert, "ssl_keyfile": str(options.tls.key)}
 
 
 def inherited_socket(options: ServeOptions) -> socket.socket | None:
@@ -265,6 +280,7 @@ class QueueServer:
             server_header=False,
             backlog=ACCEPTED_AT_ONCE,
             timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
+            **tls_files(self._options),
         )
 
         AcceptErrors(asyncio.get_running_loop())

@@ -4,6 +4,7 @@ import os
 import secrets
 import signal
 import tempfile
+import threading
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -17,7 +18,7 @@ from orchestrator.demo.fleet_process import ContainerWorkers
 from orchestrator.demo.frame import summary_of
 from orchestrator.demo.image import NoImageError
 from orchestrator.demo.library import find_modules, moved
-from orchestrator.demo.runner import Demo, DemoView
+from orchestrator.demo.runner import Demo, DemoView, free_address, serve_console
 from orchestrator.demo.script import (
     MAX_SECONDS,
     MAX_WORKERS_PER_POOL,
@@ -36,6 +37,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, json_option
 from queue_core.cli.output import can_redraw, print_info, terminal_width
+from queue_core.cli.serving import console_sentence
 from queue_core.cli.wrapping import wrapped
 from queue_core.process.wording import counted, shown_bytes, shown_seconds
 
@@ -47,6 +49,7 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "demo",
     examples=(
         "towline demo",
+        "towline demo --console",
         "towline demo --docker",
         "towline demo --for 2m --dir ./report",
         "towline demo --for 60s --json | tail -1",
@@ -61,8 +64,16 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 )
 @click.option("--docker", is_flag=True, help="Run workers as containers of this machine's Docker Engine.")
 @click.option("--image", help="With --docker: an image with Towline in it  [default: built from this machine's Python]")
+@click.option("--console", is_flag=True, help="Keep its pages open after its end, until Ctrl-C.")
 @json_option
-def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, as_json: bool) -> int:  # noqa: FBT001
+def demo(
+    seconds: float,
+    folder: Path | None,
+    docker: bool,  # noqa: FBT001
+    image: str | None,
+    console: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+) -> int:
     """Parse and render every module of Python's standard library with a fleet that sizes itself.
 
     Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
@@ -92,7 +103,9 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         print_info(f"{counted(len(script.modules), 'module')}, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}")
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
-        listen = f"unix:{socket_folder / 'queue.sock'}"
+        listen = free_address() if console else f"unix:{socket_folder / 'queue.sock'}"
+        if console:
+            print_info(console_sentence(f"http://{listen}"))
         view = _view(stack, as_json=as_json)
         run_of = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers)
         with handling_signals(dict.fromkeys(STOP_SIGNALS, run_of.stop)):
@@ -104,7 +117,15 @@ def demo(seconds: float, folder: Path | None, docker: bool, image: str | None, a
             click.echo("\n".join(wrapped(line, width=terminal_width(), hang=2)))
     if earlier := left_by_earlier_demos(Path(tempfile.gettempdir()), besides=folder):
         print_info(earlier)
+    if console and not run_of.run_state.is_stopped:
+        stop = threading.Event()
+        with handling_signals(dict.fromkeys(STOP_SIGNALS, stop.set)):
+            serve_console(folder, listen, clock=clock, stop=stop, announce=_print_console)
     return exits.OK if outcome.is_good else exits.NEGATIVE
+
+
+def _print_console(address: str) -> None:
+    print_info(f"{address} shows its pools, tasks and deaths; Ctrl-C ends it")
 
 
 def left_by_earlier_demos(root: Path, *, besides: Path) -> str:

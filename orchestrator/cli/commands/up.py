@@ -33,6 +33,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
 from queue_core.cli.output import print_info
 from queue_core.cli.serving import (
+    console_sentence,
     flag_overrides,
     lifecycle_log,
     listen_failure,
@@ -174,7 +175,7 @@ def up(
         listened = settings.server.listen
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
-        view.begin(url, token=ours, title=title, handlers=handlers)
+        view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
         run = _Run(project, file, flags, api.heartbeat, terminal)
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
@@ -214,15 +215,17 @@ def supervise(
         api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))
         statistics: tuple[str, ...] = ()
         listens: tuple[str, ServeOptions] | None = None
+        pages = console_sentence("")
         if project.supervisor.listen is not None:
-            listener = _listener(project, project.supervisor.listen, api.paths)
+            listener = _listener(project, project.supervisor.listen, api.paths, queues=found)
             statistics = (f"statistics at {listener.start()}",)
+            pages = console_sentence(listener.url)
             stack.callback(listener.stop)
             listens = listener.url, listener.options
         api.begin(found, token, listens=listens)
         stack.callback(api.registry.stop)
         title = file or Path(DEFAULT_FILE), masked(found), *statistics
-        view.begin(found, token=token, title=title, handlers=handlers)
+        view.begin(found, token=token, title=title, handlers=handlers, console=pages)
         run = _Run(project, file, (), api.heartbeat, terminal)
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
@@ -267,6 +270,7 @@ class _Api:
             queues=self.queues,
             registry=self.registry,
             settings=lambda: _in_force(project, file, flags),
+            problems=lambda: _problems(file, flags),
             file=file or project.directory / project.name,
         )
 
@@ -289,10 +293,21 @@ def _in_force(started_with: Project, file: Path | None, flags: tuple[Override, .
         return effective(started_with)
 
 
-def _listener(project: Project, listen: str, paths: Extensions) -> FleetListener:
+def _problems(file: Path | None, flags: tuple[Override, ...]) -> list[str]:
+    """Return the mistakes in the settings file as it is now."""
+    try:
+        load_project(file, flags=flags)
+    except CommandError as error:
+        return [str(one) for one in error.lines]
+    except OSError as error:
+        return [str(error)]
+    return []
+
+
+def _listener(project: Project, listen: str, paths: Extensions, *, queues: str) -> FleetListener:
     options = replace(serve_options(project.queue_file, project.directory, listen=listen), grpc=None)
     try:
-        return FleetListener(options, paths)
+        return FleetListener(options, paths, queues=queues)
     except ListenError as error:
         raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
 

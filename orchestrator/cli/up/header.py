@@ -23,12 +23,14 @@ def header(
     output: str,
     width: int | None,
     handlers: Mapping[str, int] | None = None,
+    console: str = "",
 ) -> list[str]:
     """Return the lines of the header.
 
     Args:
         title: what stands behind the version: the settings file, the store, the address.
         output: where workers' output appears, as a sentence's beginning.
+        console: where the console is, as a sentence.
         handlers: the number of handlers by pool, where the programs were imported; None: that is not shown.
     """
     lines = wrapped("   ".join(("Towline " + _version(), *map(clean, title))), width=width, hang=_INDENT)
@@ -43,6 +45,8 @@ def header(
         lines.append("  no pools: tasks wait until another program leases them")
     if len(pools) > MAX_POOLS:
         lines.append(f"  and {counted(len(pools) - MAX_POOLS, 'more pool')}: `towline pools` lists all")
+    if console:
+        lines += wrapped(clean(console), width=width, hang=_INDENT)
     lines += wrapped(f"{clean(output)}; Ctrl-C lets them finish.", width=width, hang=_INDENT)
     return [*lines, ""]
 

@@ -42,9 +42,15 @@ class UpView:
     token: str | None = None
 
     def begin(
-        self, url: str, *, token: str | None, title: Sequence[object], handlers: Mapping[str, int] | None = None
+        self,
+        url: str,
+        *,
+        token: str | None,
+        title: Sequence[object],
+        handlers: Mapping[str, int] | None = None,
+        console: str = "",
     ) -> None:
-        """Show the header, on a terminal; `url` and `token` are where the queues are."""
+        """Show the header, on a terminal; `url` and `token` are where the queues are, `console` tells of the pages."""
         self.url, self.token = url, token
         if self.screen is None or not self.tells_events:
             return
@@ -52,7 +58,7 @@ class UpView:
         output = f"Workers' output appears here and in {where}" if self.screen.shows_output else f"Output is in {where}"
         names = tuple(map(str, title))
         width = self.screen.columns()
-        lines = header(self.project.pools, title=names, output=output, width=width, handlers=handlers)
+        lines = header(self.project.pools, title=names, output=output, width=width, handlers=handlers, console=console)
         self.screen.begin(lines)
 
     @contextmanager

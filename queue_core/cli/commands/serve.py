@@ -9,7 +9,14 @@ import structlog
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import file_argument, json_option, log_options, setting_options
-from queue_core.cli.serving import flag_overrides, lifecycle_log, listen_failure, prepared_store, serve_options
+from queue_core.cli.serving import (
+    console_sentence,
+    flag_overrides,
+    lifecycle_log,
+    listen_failure,
+    prepared_store,
+    serve_options,
+)
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
 from queue_core.process import logs
@@ -75,4 +82,5 @@ def serve(
 
 
 def _print_url(url: str) -> None:
-    click.echo(f"serving at {url}", err=True)
+    told = console_sentence(url)
+    click.echo(f"serving at {url} ({told[0].lower()}{told[1:-1]})", err=True)

@@ -1,18 +1,21 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
-from queue_core.console.pages import events, fleet, pools, queues, schedules, tasks, workers
-from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages import events, fleet, pools, queues, schedules, settings, tasks, what_if, workers
+from queue_core.console.pages.page import Act, ConsolePage, Give
 
 PAGES: tuple[ConsolePage, ...] = (
     *fleet.PAGES,
     *queues.PAGES,
     *tasks.PAGES,
     *pools.PAGES,
+    *what_if.PAGES,
+    *settings.PAGES,
     *workers.PAGES,
     *schedules.PAGES,
     *events.PAGES,
 )
 ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
+FILES: dict[str, Give] = tasks.FILES
 MENU: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", "Fleet", "", ""),
     ("queues", "Queues", "queues", ""),
@@ -20,7 +23,8 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),
+    ("settings", "Settings", "settings", "/v1/supervisor/settings"),
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""
 
-__all__ = ["ACTIONS", "MENU", "PAGES", "Act", "ConsolePage"]
+__all__ = ["ACTIONS", "FILES", "MENU", "PAGES", "Act", "ConsolePage", "Give"]

@@ -10,6 +10,10 @@ Act = Callable[[PageCall, Mapping[str, str]], Awaitable[str]]
 """Do what a form asks for; return a sentence on what was done."""
 
 
+Give = Callable[[PageCall], Awaitable[tuple[str, bytes]]]
+"""Return the name of a file and what it contains."""
+
+
 @dataclass(frozen=True, slots=True)
 class ConsolePage:
     """One page of the console.
@@ -19,6 +23,7 @@ class ConsolePage:
         section: the entry of the menu that it belongs to.
         is_live: whether it follows what happens.
         needs: the path of the API without which there is nothing to show; "": none.
+        max_form_bytes: size of a form whose fields the page works with, which changes nothing; 0: it takes none.
     """
 
     path: str
@@ -28,3 +33,4 @@ class ConsolePage:
     load: Load
     is_live: bool = True
     needs: str = ""
+    max_form_bytes: int = 0

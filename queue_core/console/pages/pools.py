@@ -5,9 +5,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-from queue_core.console.api import ApiProblemError, ApiReply, quoted
+from queue_core.console.api import ApiProblemError, quoted, refused
 from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
 
 DECISIONS_SHOWN: Final = 200
@@ -31,10 +32,11 @@ async def pool(call: PageCall) -> Mapping[str, object]:
     """Return a pool now, or as it was at `?at=`, in seconds since the epoch."""
     path, at = f"/v1/pools/{quoted(call.path['pool'])}", _time(call.one("at"))
     query = [("at", at)] if at else []
-    why, decided, workers = await asyncio.gather(
+    why, decided, workers, overridden = await asyncio.gather(
         call.get(f"{path}/why", query=query),
         call.get(f"{path}/decisions", query=[("limit", str(DECISIONS_SHOWN))]),
         call.get("/v1/workers", query=[("pool", call.path["pool"])]),
+        _overrides(call, path),
     )
     decision = cast("Json | None", why["now"])
     decisions = cast("list[Json]", decided["decisions"])
@@ -47,14 +49,31 @@ async def pool(call: PageCall) -> Mapping[str, object]:
         "decisions": decisions,
         "points": _points(decisions, decision, call.now_seconds),
         "workers": workers["workers"],
+        "orders": overridden,
+        "age_seconds": None if decision is None or at else max(0.0, call.now_seconds - _seconds(decision["at"])),
+        "same": (
+            ("command line", towline("why", call.path["pool"])),
+            ("curl", curl("GET", f"{path}/why")),
+            ("scale", towline("scale", call.path["pool"], "4", "--for", "1h")),
+            ("scale with curl", curl("POST", f"{path}/scale", {"workers": 4, "seconds": 3600})),
+        ),
     }
 
 
 def _time(text: str) -> str:
     """Return a time of the address, in seconds since the epoch; "" for now. Raises `ApiProblemError`."""
     if text and not (_SECONDS.fullmatch(text) and text.isascii()):
-        raise ApiProblemError(ApiReply(400, {"detail": f"at must be in seconds since the epoch: {text[:40]!r}"}))
+        raise refused(f"at must be in seconds since the epoch: {text[:40]!r}")
     return text
+
+
+async def _overrides(call: PageCall, path: str) -> list[str]:
+    """Return the orders in force, in words; none where they can't be had, as while the supervisor starts."""
+    try:
+        found = await call.get(f"{path}/overrides")
+    except ApiProblemError:
+        return []
+    return [str(one) for one in cast("list[object]", found["sentences"])]
 
 
 def _points(decisions: Sequence[Json], decision: Json | None, now: float) -> list[tuple[float, object, object, object]]:
@@ -81,8 +100,13 @@ async def scale(call: PageCall, form: Mapping[str, str]) -> str:
 def _whole(name: str, text: str) -> int:
     """Return a field's whole number. Raises `ApiProblemError`."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
-        raise ApiProblemError(ApiReply(400, {"detail": f"{name} must be a whole number: {text[:40]!r}"}))
+        raise refused(f"{name} must be a whole number: {text[:40]!r}")
     return int(text)
+
+
+async def unscale(call: PageCall, _form: Mapping[str, str]) -> str:
+    """End a size by hand."""
+    return await _order(call, "scale", {"workers": None})
 
 
 async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
@@ -106,6 +130,7 @@ _OF_POOL: Final = "/pools/{pool}"
 PAGES: Final = (ConsolePage(_OF_POOL, "Pool", "fleet", "pool.html", pool),)
 ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_POOL}/scale": scale,
+    f"{_OF_POOL}/unscale": unscale,
     f"{_OF_POOL}/pause": pause,
     f"{_OF_POOL}/resume": resume,
 }

@@ -4,11 +4,24 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
-from queue_core.console.api import quoted
+from queue_core.console.api import quoted, refused
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.errors_by_class import error_groups
+from queue_core.console.matching import (
+    CHANGES,
+    SCAN,
+    FilterError,
+    body_of,
+    duration_of,
+    filter_of,
+    is_search,
+    matched,
+    query_of,
+)
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.same_as import of_filter
 from queue_core.http_api.values import Json
+from queue_core.process.wording import counted
 
 TASKS_ON_A_PAGE: Final = 50
 TAGS_ON_A_PAGE: Final = 100
@@ -39,22 +52,86 @@ async def _head(call: PageCall) -> dict[str, object]:
 
 
 async def tasks(call: PageCall) -> Mapping[str, object]:
-    """Return a page of a queue's tasks, filtered by state and tag."""
-    head, state, tag = await _head(call), call.one("state"), call.one("tag")
-    body: Json = {"limit": TASKS_ON_A_PAGE, "after": call.count("after")}
-    if state:
-        body["states"] = [state]
-    if tag:
-        body["tags"] = [tag]
-    found = await call.post(_path(call.path["queue"], "/peek"), body)
-    return {
+    """Return a page of a queue's tasks: those of a state and tag, or what a search has found."""
+    head, wanted = await _head(call), filter_of(dict(call.query))
+    shown: dict[str, object] = {
         **head,
         "tab": "tasks",
-        "tasks": found["tasks"],
-        "next_after": found["next_after"],
-        "state": state,
-        "tag": tag,
+        "wanted": wanted,
+        "tasks": (),
+        "next_query": "",
+        "searched": None,
+        "problem": "",
+        "same": (),
+        "matching_query": query_of(wanted),
     }
+    after = call.count("after")
+    try:
+        body = body_of(wanted, now_seconds=call.now_seconds)
+    except FilterError as error:
+        return {**shown, "problem": str(error)}
+    shown["same"] = of_filter(call.path["queue"], wanted, body)
+    if not is_search(wanted):
+        found = await call.post(_path(call.path["queue"], "/peek"), {**body, "limit": TASKS_ON_A_PAGE, "after": after})
+        next_query = query_of(wanted, after=found["next_after"]) if found["next_after"] else ""
+        return {**shown, "tasks": found["tasks"], "next_query": next_query}
+    asked: Json = {**body, "limit": TASKS_ON_A_PAGE, "after": after, "scan": SCAN}
+    found = await call.post(_path(call.path["queue"], "/search"), asked)
+    before = call.count("searched")
+    scanned = before + cast("int", found["scanned"])
+    goes_on = found["next_after"] is not None
+    next_query = query_of(wanted, after=found["next_after"], searched=scanned) if goes_on else ""
+    return {
+        **shown,
+        "page": SEARCH_PAGE,
+        "tasks": found["tasks"],
+        "searched": (scanned, max(scanned, cast("int", found["total"]))),
+        "next_query": next_query,
+    }
+
+
+async def matching(call: PageCall) -> Mapping[str, object]:
+    """Count what a filter matches, before anything of it is changed."""
+    head, wanted, change = await _head(call), filter_of(dict(call.query)), call.one("change")
+    shown: dict[str, object] = {
+        **head,
+        "tab": "tasks",
+        "wanted": wanted,
+        "changes": CHANGES,
+        "change": change,
+        "found": None,
+        "problem": "",
+        "postpone": call.one("postpone"),
+        "matching_query": query_of(wanted),
+    }
+    if change not in CHANGES:
+        return shown
+    try:
+        body = _change_body(call, change, wanted, call.one("postpone"))
+    except FilterError as error:
+        return {**shown, "problem": str(error)}
+    return {**shown, "found": await matched(call, call.path["queue"], change, body, dry_run=True)}
+
+
+def _change_body(call: PageCall, change: str, wanted: Mapping[str, str], postpone: str) -> Json:
+    body = body_of(wanted, now_seconds=call.now_seconds)
+    if change == "postpone":
+        body["eta"] = round((call.now_seconds + duration_of("postpone", postpone)) * 1e6)
+    return body
+
+
+async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
+    """Change all that a filter matches, after they were counted."""
+    queue, change, wanted = call.path["queue"], form.get("change", ""), filter_of(form)
+    if change not in CHANGES:
+        raise refused(f"there is no change called {change[:40]!r}")
+    try:
+        body = _change_body(call, change, wanted, form.get("postpone", ""))
+    except FilterError as error:
+        raise refused(str(error)) from None
+    found = await matched(call, queue, change, body, dry_run=False)
+    said = f"{counted(found.changed, 'task')} of {queue} {'is' if found.changed == 1 else 'are'} {CHANGES[change][1]}."
+    return said if found.is_whole else f"{said} More match: do it again for the rest."
 
 
 async def tags(call: PageCall) -> Mapping[str, object]:
@@ -128,26 +205,37 @@ async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
     The class is in the address: a field of a form would have its control characters as they are shown.
     """
     queue, error = call.path["queue"], call.one("error")
-    groups = error_groups(await dead_tasks(call, queue))
-    names = [name for group in groups if group.error == error for name in group.names]
-    count = 0
+    group = next((one for one in error_groups(await dead_tasks(call, queue)) if one.error == error), None)
+    if group is None:
+        raise refused(f"no dead task of {queue} is of {error[:100]}: look again")
+    if group.is_matched:
+        done = await matched(call, queue, "redrive", {"error": error}, dry_run=False)
+        more = "" if done.is_whole else " More match: do it again for the rest."
+        return f"{done.changed:,} of {done.matched:,} dead tasks of {error} in {queue} are ready again.{more}"
+    names, count = group.names, 0
     for begin in range(0, len(names), 1000):
-        done = await call.post(_path(queue, "/redrive"), {"names": names[begin : begin + 1000]})
-        count += cast("int", done["count"])
+        step = await call.post(_path(queue, "/redrive"), {"names": names[begin : begin + 1000]})
+        count += cast("int", step["count"])
     return f"{count:,} of {len(names):,} dead tasks of {error} in {queue} are ready again."
 
 
 _OF_QUEUE: Final = "/queues/{queue}"
+SEARCH_PAGE: Final = ConsolePage(_OF_QUEUE, "Tasks found", "queues", "queue_tasks.html", tasks, is_live=False)
+"""A search is not repeated every second."""
 PAGES: Final = (
     ConsolePage("/queues", "Queues", "queues", "queues.html", all_queues),
     ConsolePage(_OF_QUEUE, "Tasks", "queues", "queue_tasks.html", tasks),
     ConsolePage(f"{_OF_QUEUE}/tags", "Tags", "queues", "queue_tags.html", tags),
     ConsolePage(f"{_OF_QUEUE}/leases", "Leases", "queues", "queue_leases.html", leases),
     ConsolePage(f"{_OF_QUEUE}/dead", "Dead tasks", "queues", "queue_dead.html", dead),
+    ConsolePage(
+        f"{_OF_QUEUE}/matching", "Change all that match", "queues", "queue_matching.html", matching, is_live=False
+    ),
     ConsolePage(f"{_OF_QUEUE}/settings", "Settings", "queues", "queue_settings.html", settings, is_live=False),
 )
 ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_QUEUE}/pause": pause,
     f"{_OF_QUEUE}/resume": resume,
     f"{_OF_QUEUE}/dead/redrive": redrive,
+    f"{_OF_QUEUE}/matching": change_matching,
 }

@@ -1,15 +1,20 @@
 """One task: its payload, headers, and what it went through."""
 
 import asyncio
+from binascii import a2b_base64
 from collections.abc import Mapping
 from typing import Final, cast
 
-from queue_core.console.api import ApiProblemError, ApiReply, quoted
+from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
-from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.console.payload import shown_payload
+from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
+from queue_core.console.pages.page import Act, ConsolePage, Give
+from queue_core.console.payload import ShownPayload, is_redacted, shown_payload
+from queue_core.console.same_as import of_task
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
+from queue_core.limits import MAX_PAYLOAD_BYTES
+from queue_core.process.wording import shown_setting
 
 SHOWN_BYTES: Final = 65_536
 """Bytes of a payload on a page, at most."""
@@ -29,24 +34,82 @@ async def task(call: PageCall) -> Mapping[str, object]:
         raise ApiProblemError(ApiReply(404, {"detail": gone}))
     present = whole_task(tasks[0]) if tasks else None
     steps = timeline(present, leases)
-    payload = None if present is None else shown_payload(str(present["payload"]), most_bytes=SHOWN_BYTES)
-    return {"queue": queue, "name": name, "task": present, "steps": steps, "payload": payload, "ended": leases}
+    redact = call.payloads.redact
+    shown = None
+    if present is not None:
+        shown = shown_payload(str(present["payload"]), most_bytes=SHOWN_BYTES, redact=redact)
+        headers = cast("Mapping[str, object]", present["headers"] or {})
+        present["headers"] = {name: "***" if is_redacted(name, redact) else one for name, one in headers.items()}
+        if not call.sees_payloads:
+            shown = ShownPayload("hidden", "", shown.size_bytes, shown.is_cut)
+    state = str(present["state"]) if present is not None else ""
+    return {
+        "queue": queue,
+        "name": name,
+        "task": present,
+        "steps": steps,
+        "payload": shown,
+        "ended": leases,
+        "same": of_task(queue, name, state),
+    }
+
+
+async def _change(call: PageCall, change: str, more: Json) -> None:
+    """Change this task, if its state still allows it. Raises `ApiProblemError`."""
+    queue, name = call.path["queue"], call.path["task"]
+    done = await matched(call, queue, change, {"names": [name], **more}, dry_run=False)
+    if not done.changed:
+        state = CHANGES[change][2].replace("_", " ")
+        raise refused(f"Task {name} is not {state or 'there'} any more: nothing is changed.", status=409)
 
 
 async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
     """Make a dead task ready again."""
-    queue, name = call.path["queue"], call.path["task"]
-    await call.post(f"/v1/queues/{quoted(queue)}/redrive", {"names": [name]})
-    return f"Task {name} is ready again."
+    await _change(call, "redrive", {})
+    return f"Task {call.path['task']} is ready again."
+
+
+async def release(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Give a task's lease back for its worker."""
+    await _change(call, "release", {})
+    return f"The lease of task {call.path['task']} is given back: another worker may take it now."
+
+
+async def postpone(call: PageCall, form: Mapping[str, str]) -> str:
+    """Move the eta of a task that waits for it."""
+    try:
+        seconds = duration_of("for", form.get("for", ""))
+    except FilterError as error:
+        raise refused(str(error)) from None
+    await _change(call, "postpone", {"eta": round((call.now_seconds + seconds) * 1e6)})
+    return f"Task {call.path['task']} waits for {shown_setting(seconds)}."
 
 
 async def delete(call: PageCall, _form: Mapping[str, str]) -> str:
     """Delete a task."""
+    await _change(call, "delete", {})
+    return f"Task {call.path['task']} is deleted."
+
+
+async def payload(call: PageCall) -> tuple[str, bytes]:
+    """Return a task's whole payload, and the name of a file for it."""
     queue, name = call.path["queue"], call.path["task"]
-    await call.post(f"/v1/queues/{quoted(queue)}/delete-by-name", {"names": [name]})
-    return f"Task {name} is deleted."
+    if not call.keeps_payloads:
+        raise refused(f"This console shows no payloads as they are to the role {call.role}.", status=403)
+    body: Json = {"names": [name], "limit": 1, "payload_bytes": MAX_PAYLOAD_BYTES}
+    found = await call.post(f"/v1/queues/{quoted(queue)}/peek", body)
+    tasks = cast("list[Json]", found["tasks"])
+    if not tasks:
+        raise refused(f"Queue {queue} has no task {name}.", status=404)
+    return f"{name}.bin", a2b_base64(str(tasks[0]["payload"]))
 
 
 _OF_TASK: Final = "/queues/{queue}/tasks/{task}"
 PAGES: Final = (ConsolePage(_OF_TASK, "Task", "queues", "task.html", task),)
-ACTIONS: Final[dict[str, Act]] = {f"{_OF_TASK}/redrive": redrive, f"{_OF_TASK}/delete": delete}
+ACTIONS: Final[dict[str, Act]] = {
+    f"{_OF_TASK}/redrive": redrive,
+    f"{_OF_TASK}/release": release,
+    f"{_OF_TASK}/postpone": postpone,
+    f"{_OF_TASK}/delete": delete,
+}
+FILES: Final[dict[str, Give]] = {f"{_OF_TASK}/payload": payload}

@@ -36,6 +36,9 @@ class MatchingRequest(Tagged):
     worker: _Text = Field("", description="Holds the task now, or held it in one of its attempts.")
     error: _Text = Field("", description="The error of its last attempt, or that attempt's outcome.")
     contains: _Text = Field("", description="A text in the first 64 KiB of the payload.")
+    names: frozenset[str] = Field(
+        frozenset(), strict=False, max_length=limits.MAX_PEEK_TASKS, description="Only tasks of these names; none: any."
+    )
     after: int = Field(0, ge=0, le=MAX_INTEGER, description="`next_after` of the answer before.")
     scan: int = Field(SCANNED, ge=1, le=MAX_SCANNED, description="Tasks to look at, at most.")
 
@@ -50,6 +53,7 @@ class MatchingRequest(Tagged):
             self.worker,
             self.error,
             self.contains,
+            self.names,
         )
 
 

@@ -27,6 +27,7 @@ THE_COMMANDS = (
     *(
         "up",
         "serve",
+        "console",
         "supervise",
         "work",
         "run-appengine",

@@ -1,0 +1,1 @@
+"""The console alone, on a listener of its own."""

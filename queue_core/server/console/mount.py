@@ -1,0 +1,74 @@
+"""The console's paths on a listener, behind its guard against foreign hosts. It is made when somebody looks."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.types import Receive, Scope, Send
+
+from queue_core.server.auth import Authorizer
+from queue_core.server.fast_path import reply_of
+
+if TYPE_CHECKING:
+    from queue_core.console.app import Console
+
+ENTRY = "console/"
+"""Where the console is, below a listener's address."""
+
+
+class ConsoleMount:
+    """The console of one listener. Lives in its loop."""
+
+    def __init__(self, authorizer: Authorizer, make: Callable[[], "Console"]) -> None:
+        """`make`: makes the console; templates are not imported where nobody looks."""
+        self._authorizer = authorizer
+        self._make = make
+        self._console: Console | None = None
+
+    def routes(self) -> list[BaseRoute]:
+        """Return the routes: the console, and `/`, which sends browsers to it."""
+        return [
+            Route("/console", _slash, methods=["GET"]),
+            Mount("/console", self._serve),
+            Route("/", _browser_entry, methods=["GET"]),
+        ]
+
+    def stop(self) -> None:
+        """End the console's streams, so that the listener's stop is quick."""
+        if self._console is not None:
+            self._console.stop()
+
+    @property
+    def console(self) -> "Console":
+        """Return the console."""
+        if self._console is None:
+            self._console = self._make()
+        return self._console
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        try:
+            self._authorizer.check_host_and_origin(scope["headers"])
+        except Exception as error:  # noqa: BLE001 - the top of a request
+            reply = reply_of(error)
+            headers = {name.decode(): value.decode() for name, value in reply.headers}
+            refused = Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
+            await refused(scope, receive, send)
+            return
+        await self.console.app(scope, receive, send)
+
+
+async def _slash(_request: Request) -> Response:
+    """Add the slash that the pages' relative links need; the address is relative, so that it holds behind a prefix."""
+    return RedirectResponse(ENTRY, status_code=307)
+
+
+async def _browser_entry(request: Request) -> Response:
+    """Send browsers to the console."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse(ENTRY, status_code=302)
+    raise HTTPException(404)

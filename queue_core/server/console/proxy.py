@@ -1,0 +1,47 @@
+"""People whom a trusted proxy has logged in: named by a header, which counts only from the proxy's own address."""
+
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address, ip_network
+
+from queue_core.server.auth import Authorizer, Headers, Principal
+from queue_core.server.options import ProxyLogin
+
+MAX_NAME_CHARACTERS = 320
+_UNIX = "unix"
+
+
+def proxy_login(options: ProxyLogin, authorizer: Authorizer) -> Callable[[str, Headers], str | None]:
+    """Return the function that finds a person's token by the address of a request and its headers; None: nobody's."""
+
+    def token_of(address: str, headers: Headers) -> str | None:
+        name = person_of(options, address, headers)
+        if name is None:
+            return None
+        return authorizer.grant(Principal(options.roles.get(name, options.role), name))
+
+    return token_of
+
+
+def person_of(options: ProxyLogin, address: str, headers: Headers) -> str | None:
+    """Return the person whom a trusted proxy names. A header that is there twice names nobody."""
+    if not is_trusted(address, options.trust):
+        return None
+    header = options.header.encode()
+    found = [value for name, value in headers if name.lower() == header]
+    if len(found) != 1:
+        return None
+    name = found[0].decode("latin-1").strip()
+    return name if name and name.isprintable() and len(name) <= MAX_NAME_CHARACTERS else None
+
+
+def is_trusted(address: str, trust: Sequence[str]) -> bool:
+    """Return whether a peer is the proxy; the address of a peer at a Unix socket is ""."""
+    if not address:
+        return _UNIX in trust
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    mapped = getattr(found, "ipv4_mapped", None)
+    networks = [ip_network(one) for one in trust if one != _UNIX]
+    return any(one in network for network in networks for one in (found, mapped) if one is not None)
