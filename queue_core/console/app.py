@@ -7,6 +7,7 @@ from urllib.parse import quote, unquote
 
 import structlog
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -79,7 +80,7 @@ class Console:
         self._shared = SharedApi(api, self._clock.monotonic)
         self._memory = PageMemory(self._clock.monotonic)
         self._paths: frozenset[str] = frozenset()
-        self.app = Starlette(routes=self._routes())
+        self.app = Starlette(routes=self._routes(), exception_handlers={HTTPException: self._no_such_page})
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""
@@ -337,7 +338,14 @@ class Console:
         return {**given, **of_request, "menu": _menu(given["call"])}
 
     def _to_login(self, request: Request) -> Response:
-        return RedirectResponse(f"{_root(request)}login", status_code=303)
+        back = f"{_page_path(request)}?{request.url.query}".strip("/?") if request.method == "GET" else ""
+        query = f"?back={quote(back, safe='')}" if back else ""
+        return RedirectResponse(f"{_root(request)}login{query}", status_code=303)
+
+    async def _no_such_page(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        said = "The console has no such page." if status == 404 else "That address takes no such request."
+        return self._problem(request, status, said)
 
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")
@@ -370,7 +378,9 @@ def _menu(call: object) -> list[tuple[str, str, str]]:
 def _own_address(back: str, request: Request) -> str:
     """Return where to go after a form: a page of this console, whatever the form says."""
     root = _root(request)
-    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in back.partition("?")[0]
+    path = back.partition("?")[0]
+    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in path
+    is_own = is_own and ".." not in unquote(path).replace("\\", "/").split("/")
     return f"{root}{back}" if is_own else root
 
 

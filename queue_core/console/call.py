@@ -7,6 +7,9 @@ from queue_core.console.api import ApiProblemError, ConsoleApi, Query
 from queue_core.console.shared import PageMemory
 from queue_core.http_api.values import Json
 
+MAX_DIGITS = 18
+"""Digits of a whole number in an address, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Viewer:
@@ -63,6 +66,11 @@ class PageCall:
         """Return a parameter of the address, the last of its name."""
         found = [value for key, value in self.query if key == name]
         return found[-1] if found else default
+
+    def count(self, name: str) -> int:
+        """Return a parameter that is a whole number; 0 for any other text."""
+        text = self.one(name)
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else 0
 
     @property
     def may_operate(self) -> bool:

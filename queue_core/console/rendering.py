@@ -10,6 +10,7 @@ from typing import Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
 from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
 
@@ -60,7 +61,7 @@ def environment() -> Environment:
         text=harmless,
         iso=_iso,
     )
-    made.globals.update(counted=counted, clock=shown_clock)
+    made.globals.update(counted=counted, clock=shown_clock, shown_queue=shown_queue)
     return made
 
 

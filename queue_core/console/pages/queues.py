@@ -78,7 +78,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         "same": (),
         "matching_query": query_of(wanted),
     }
-    after = int(call.one("after")) if call.one("after").isdecimal() else 0
+    after = call.count("after")
     try:
         body = body_of(wanted, now_seconds=call.now_seconds)
     except FilterError as error:
@@ -90,7 +90,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         return {**shown, "tasks": found["tasks"], "next_query": next_query}
     asked: Json = {**body, "limit": TASKS_ON_A_PAGE, "after": after, "scan": SCAN}
     found = await call.post(_path(call.path["queue"], "/search"), asked)
-    before = int(call.one("searched")) if call.one("searched").isdecimal() else 0
+    before = call.count("searched")
     scanned = before + cast("int", found["scanned"])
     goes_on = found["next_after"] is not None
     next_query = query_of(wanted, after=found["next_after"], searched=scanned) if goes_on else ""
@@ -220,9 +220,12 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     return f"Queue {queue} grants leases again."
 
 
-async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
-    """Make the dead tasks of one class of errors ready again, in batches."""
-    queue, error = call.path["queue"], form.get("error", "")
+async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Make the dead tasks of one class of errors ready again, in batches.
+
+    The class is in the address: a field of a form would have its control characters as they are shown.
+    """
+    queue, error = call.path["queue"], call.one("error")
     group = next((one for one in error_groups(await dead_tasks(call, queue)) if one.error == error), None)
     if group is None:
         raise refused(f"no dead task of {queue} is of {error[:100]}: look again")
