@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
@@ -69,7 +68,7 @@ def _finalized(value: object) -> object:
     """Make texts harmless as they are written; markup is the templates' own."""
     if value is None:
         return ""
-    return value if isinstance(value, Markup | int | float) else harmless(value)
+    return value if isinstance(value, int | float) or hasattr(value, "__html__") else harmless(value)
 
 
 def _number(value: object) -> str:
