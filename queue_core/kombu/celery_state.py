@@ -49,41 +49,55 @@ def _tag_of(request: Any) -> Any:
     return getattr(getattr(request, "_message", None), "delivery_tag", None)
 
 
-class KeptJobs:
-    """The pool's jobs of tasks that run on while their worker has no broker.
+class KeptTasks:
+    """Tasks that run on while their worker has no broker, until their leases have ended.
 
-    When a connection is lost, Celery 5.5 has its prefork pool forget all jobs: a task would end unnoticed, and never be
-    acknowledged. Later versions have it forget only those that were not begun.
+    Celery acknowledges one that ends meanwhile only when its loop goes on. When a connection is lost, Celery 5.5 has
+    its prefork pool forget all jobs, so that they would end unnoticed; later versions, only those that were not begun.
     """
 
     def __init__(self) -> None:
+        self._requests: dict[str, Any] = {}
         self._jobs: dict[str, Any] = {}
-        self._is_known = False
-        """Whether the pool should know them."""
+        """Those that a pool can forget."""
+        self._is_looping = False
 
     def keep(self, tag: str) -> None:
-        """Remember the job of the task that came with this delivery tag, if its pool can forget it."""
-        find = getattr(_active_request(tag), "_apply_result", None)
+        """Remember the task that came with this delivery tag."""
+        request = _active_request(tag)
+        if request is None:
+            return
+        self._requests[tag] = request
+        find = getattr(request, "_apply_result", None)
         job = None if find is None else find()
         if isinstance(getattr(job, "_cache", None), dict):
             self._jobs[tag] = job
 
-    def connection_lost(self) -> None:
-        """Expect that the pool forgets the jobs."""
-        self._is_known = False
+    def loop_ended(self) -> None:
+        """Expect that the pool forgets the jobs, and that nothing is acknowledged before the loop begins again."""
+        self._is_looping = False
 
-    def hand_back(self) -> None:
-        """Make the jobs known to their pool again, unless their tasks were given up: before it reads what has ended."""
+    def loop_began(self, held: frozenset[str]) -> None:
+        """Make the jobs known to their pool again, before it reads what has ended, unless they were given up.
+
+        Args:
+            held: the tags whose leases are held; all others are forgotten here.
+        """
         running = running_tags()
-        self._jobs = {tag: job for tag, job in self._jobs.items() if tag in running and not job.ready()}
+        self._requests = {tag: request for tag, request in self._requests.items() if tag in held}
+        jobs = self._jobs.items()
+        self._jobs = {tag: job for tag, job in jobs if tag in held and tag in running and not job.ready()}
         for job in self._jobs.values():
             job._cache.setdefault(job._job, job)  # noqa: SLF001 - there is no other way
-        self._is_known = True
+        self._is_looping = True
 
-    def forgotten(self) -> frozenset[str]:
-        """Return the tags whose jobs no pool knows any more: nobody will acknowledge them."""
-        jobs = list(self._jobs.items()) if self._is_known else []
-        return frozenset(tag for tag, job in jobs if job._job not in job._cache)  # noqa: SLF001
+    def awaited(self) -> frozenset[str]:
+        """Return the tags of tasks that will be acknowledged, or were, though the broker does not know it yet."""
+        if self._is_looping:  # nobody will acknowledge a task whose job no pool knows
+            jobs = list(self._jobs.items())
+            return running_tags() - {tag for tag, job in jobs if job._job not in job._cache}  # noqa: SLF001
+        requests = list(self._requests.items())
+        return running_tags() | {tag for tag, request in requests if getattr(request, "acknowledged", False)}
 
 
 def is_stopping() -> bool:

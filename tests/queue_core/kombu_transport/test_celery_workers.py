@@ -274,12 +274,39 @@ def _have_outage(shop: Shop, cancels: str) -> None:
     assert shop.lines("kept").count("ended") == 1
 
 
+def test_a_task_that_ends_in_a_thread_while_the_server_is_away_is_done_once(tmp_path: Path) -> None:
+    with a_shop(tmp_path, version="5.7") as shop:
+        shop.start("one", "-c", "1", "-P", "threads")
+        shop.send("hold", "kept")
+        eventually(lambda: shop.lines("kept"))
+        _stop_server(shop)
+        shop.let_end("kept")
+        _start_server(shop, tries=3)
+        eventually(lambda: shop.stats().deleted_total == 1)
+        assert (shop.stats().in_flight, shop.stats().ready) == (0, 0)
+        assert shop.lines("kept") == ["False", "ended"]
+
+
 def _restart_server(shop: Shop) -> None:
-    """Stop the server, wait until the worker has noticed, and start it again."""
-    log = shop.folder / "one.log"
-    before = log.read_bytes().count(b"Trying again")
+    _stop_server(shop)
+    _start_server(shop)
+
+
+def _stop_server(shop: Shop) -> None:
+    """Stop the server, and wait until the worker has noticed."""
+    before = _tries(shop)
     shop.server.thread.stop()
-    eventually(lambda: log.read_bytes().count(b"Trying again") > before)
+    eventually(lambda: _tries(shop) > before)
+
+
+def _tries(shop: Shop) -> int:
+    """Return how often the worker has tried to connect again."""
+    return (shop.folder / "one.log").read_bytes().count(b"Trying again")
+
+
+def _start_server(shop: Shop, *, tries: int = 0) -> None:
+    """Start the server again, when the worker has tried to reach it so often."""
+    eventually(lambda: _tries(shop) >= tries)
     thread = ServerThread(shop.server.store, ServeOptions(port=shop.server.port))
     thread.start()
     shop.server = RunningServer(thread, shop.server.store, shop.server.url)
