@@ -19,7 +19,7 @@ FRESH_SECONDS: Final = 1.0
 """For so long the same figures answer everybody."""
 DEAR: Final = 20.0
 """Figures that took long to ask for are used for so many times their duration: a large fleet is asked less often."""
-LONGEST_SECONDS: Final = 5.0
+LONGEST_SECONDS: Final = 10.0
 """The same, at most."""
 CALL_SECONDS: Final = 3.0
 """Timeout of one call to the queues: a person waits for the figures."""

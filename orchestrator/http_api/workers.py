@@ -115,7 +115,9 @@ def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
     """Return one worker. Raises `Problem` for one that is not there, with what is known of it."""
-    found = _published(fleet)
+    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
+    pools = [one.get("pool") for one in known if one.get("worker") == name]
+    found = _published(fleet, str(pools[0]) if pools else None)
     workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
     if name not in workers:
         raise _not_there(files, name, workers)

@@ -17,7 +17,7 @@ FRESH_SECONDS: Final = 0.9
 """For so long a reply answers everybody."""
 DEAR: Final = 40.0
 """A reply that took long is used for so many times its duration, so that asking for it takes a fortieth of the time."""
-LONGEST_SECONDS: Final = 5.0
+LONGEST_SECONDS: Final = 10.0
 """A reply is used for at most so long."""
 MAX_REPLIES: Final = 500
 MAX_REMEMBERED: Final = 2_000

@@ -41,7 +41,8 @@ PAGES: Final = (
     "events",
 )
 VIEWERS: Final = 20
-START_SECONDS: Final = 900.0
+SETTLING_SECONDS: Final = 12.0
+"""Until every page that people came to has been rendered, and more than once."""
 
 
 def many_pages(pools: int) -> list[str]:
@@ -86,7 +87,7 @@ def measure_core(port: int, pid: int, cases: Sequence[tuple[str, Sequence[str]]]
     for name, pages in cases:
         before = cpu_share(pid, seconds=seconds)
         with following(port, pages) as viewers:
-            cpu_share(pid, seconds=8.0)
+            cpu_share(pid, seconds=SETTLING_SECONDS)
             seen = viewers.events
             share = cpu_share(pid, seconds=seconds)
             each = (viewers.events - seen) / len(pages) / seconds
@@ -106,7 +107,7 @@ def measure_leases(port: int, cases: Sequence[tuple[str, Sequence[str]]], *, rou
             for _ in range(rounds):
                 before = meter.rate(seconds / 2)
                 with following(port, pages):
-                    meter.rate(3.0)  # they come: every page is rendered at once
+                    meter.rate(SETTLING_SECONDS)
                     looked = meter.rate(seconds)
                 meter.rate(0.5)
                 after = meter.rate(seconds / 2)
