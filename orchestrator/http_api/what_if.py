@@ -94,8 +94,8 @@ def _changes(body: WhatIfBody) -> list[str]:
 
 
 def _simulated(arguments: Sequence[str]) -> Json:
-    """Run the command line's simulation, at the lowest priority. Raises `Problem`."""
-    command = ["nice", "-n", "19", sys.executable, "-m", "orchestrator", *arguments]
+    """Run the command line's simulation, at a low priority. Raises `Problem`."""
+    command = ["nice", "-n", "10", sys.executable, "-m", "orchestrator", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, timeout=MAX_SECONDS, check=False, text=True)
     except subprocess.TimeoutExpired:

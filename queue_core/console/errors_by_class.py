@@ -40,7 +40,7 @@ def error_groups(tasks: Sequence[Json]) -> list[ErrorGroup]:
     """Group dead tasks, the largest group first."""
     by_class: dict[str, list[Json]] = {}
     for task in tasks:
-        by_class.setdefault(error_class(str(task["reason"])), []).append(task)
+        by_class.setdefault(_class_of(task), []).append(task)
     groups = [_group(error, found) for error, found in by_class.items()]
     return sorted(groups, key=lambda group: (-len(group.names), group.error))
 
@@ -58,6 +58,12 @@ def _group(error: str, tasks: Sequence[Json]) -> ErrorGroup:
         tuple(newest[:MAX_EXAMPLES]),
         all(_last_error(task) == error for task in tasks),
     )
+
+
+def _class_of(task: Json) -> str:
+    """Return the class of a dead task's error: as its reason begins, else as its last attempt has it."""
+    reason = str(task["reason"])
+    return error_class(reason) if _CLASS.match(reason) else _last_error(task) or error_class(reason)
 
 
 def _last_error(task: Json) -> str:

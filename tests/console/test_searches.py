@@ -144,6 +144,12 @@ def test_a_group_is_matched_only_if_each_task_says_its_error() -> None:
     assert not error_groups([dead("ValueError"), dead()])[0].is_matched
 
 
+def test_a_task_whose_worker_died_is_of_the_signal_that_ended_it() -> None:
+    dead: Json = {"name": "a", "reason": "its worker died 2 times while it ran", "tag": None, "eta": 1}
+    assert [group.error for group in error_groups([{**dead, "attempts": [{"error": "SIGKILL"}]}])] == ["SIGKILL"]
+    assert [group.error for group in error_groups([dead])] == ["its worker died 2 times while"]
+
+
 def test_a_payload_is_kept_as_a_file_and_never_opened(running: RunningServer, queue: HttpQueue) -> None:
     queue.add([NewTask(b"<script>\x00" * 9_000, name="page")])
     looking = visitor(running, Role.OPERATOR)

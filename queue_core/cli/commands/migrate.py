@@ -12,6 +12,7 @@ from queue_core.cli.output import print_info, print_json, progress
 from queue_core.errors import StoreError
 from queue_core.process.wording import counted
 from queue_core.transfer.migration import MigrationResult, QueueMigration, queues_to_move, queues_to_undo
+from queue_core.transfer.registered import RegisteredProgress
 
 
 @command(
@@ -57,13 +58,16 @@ def migrate(
         opened_store(target, origin="--to", must="existing" if abort else "existing or new") as new,
         progress("tasks", quiet=as_json) as bar,
     ):
+        registered = RegisteredProgress(old, new, bar)
         for queue in (queues_to_undo if abort else queues_to_move)(old, new, queues):
-            move = QueueMigration(old, new, queue, progress=bar)
+            move = QueueMigration(old, new, queue, progress=bar if abort else registered)
             try:
                 if abort:
                     _print_aborted(queue, move.abort(), old.url, as_json=as_json)
                 else:
-                    _print_moved(move.run(), new.url, as_json=as_json)
+                    moved = move.run()
+                    registered.end(queue)
+                    _print_moved(moved, new.url, as_json=as_json)
             except (KeyboardInterrupt, StoreError):
                 way_back = "" if abort else ", or with --abort to undo it"
                 print_info(f"{queue}: interrupted, maybe closed in both stores: run the same command again{way_back}")

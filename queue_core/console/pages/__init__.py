@@ -1,6 +1,18 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
-from queue_core.console.pages import events, fleet, hosts, pools, queues, schedules, settings, tasks, what_if, workers
+from queue_core.console.pages import (
+    events,
+    fleet,
+    hosts,
+    moves,
+    pools,
+    queues,
+    schedules,
+    settings,
+    tasks,
+    what_if,
+    workers,
+)
 from queue_core.console.pages.page import Act, ConsolePage, Give
 
 PAGES: tuple[ConsolePage, ...] = (
@@ -10,6 +22,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *pools.PAGES,
     *what_if.PAGES,
     *settings.PAGES,
+    *moves.PAGES,
     *workers.PAGES,
     *schedules.PAGES,
     *events.PAGES,
@@ -25,6 +38,7 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),
+    ("moves", "Moves", "moves", moves.NEEDS),
     ("settings", "Settings", "settings", "/v1/supervisor/settings"),
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""
