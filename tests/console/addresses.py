@@ -33,6 +33,7 @@ MORE: Final = (
     f"queues/{ODD_QUEUE}/leases",
     f"queues/{ODD_QUEUE}/dead",
     f"queues/{QUEUE}/tasks/held-1",
+    f"queues/{QUEUE}/matching?change=redrive&state=dead",
     f"pools/{POOL}?at=1",
     "pools/quiet",
     f"workers/{DEAD_WORKER}",

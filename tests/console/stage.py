@@ -38,6 +38,12 @@ DEAD_WORKER: Final = "mailers-dead01"
 DEAD_TASK: Final = "letter-1"
 PAYLOAD: Final = b'{"to": "ann@example.org", "id": 12345678901234567890.50, "note": "<b foreign>\\u001b[0m</b>"}'
 SCHEDULE: Final = "nightly"
+SETTINGS_FILE: Final = """\
+store: "memory:"
+queues: {mail: {}}
+pools:
+  mailers: {queue: mail, command: [sleep], slo: 5s, workers: {min: 0, max: 8}}
+"""
 
 
 @dataclass(frozen=True)
@@ -88,7 +94,19 @@ def a_console(
         tokens = tuple(AccessToken(role, TOKENS[role]) for role in roles)
         options = ServeOptions(port=port, tokens=tokens, console_writes=writes, allowed_hosts=tuple(hosts))
         stack.enter_context(files.locked())
-        fleet = fleet_paths(heartbeat, heartbeat_clock, files=files) if with_supervisor else NO_EXTENSIONS
+        file = folder / "towline.yaml"
+        file.write_text(SETTINGS_FILE)
+        settings = [("store", "memory:", "towline.yaml:1:1"), ("pools.mailers.env.KEY", FOREIGN[1], FOREIGN[0])]
+        fleet = NO_EXTENSIONS
+        if with_supervisor:
+            fleet = fleet_paths(
+                heartbeat,
+                heartbeat_clock,
+                files=files,
+                file=file,
+                settings=lambda: settings,
+                problems=lambda: list(FOREIGN),
+            )
         thread = ServerThread(store, options, extensions=fleet)
         url = thread.start()
         stack.callback(store.close)
