@@ -49,7 +49,9 @@ SERVICES = {
     "docker-compose": ("docker-compose", "the stack of deploy/compose.yaml"),
     "systemd-analyze": ("systemd", "the units of deploy/systemd"),
     "promtool": ("prometheus", "the alerts of deploy/prometheus-alerts.yaml"),
+    "chromium": ("chromium", "the console in a browser"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
+    "nginx": ("nginx-light", "the console behind a proxy with a prefix and TLS"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
 

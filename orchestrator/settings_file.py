@@ -13,6 +13,7 @@ from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools,
 from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from orchestrator.state.directory import StateDir
+from queue_core.config.celery_names import label_of, store_name
 from queue_core.config.listen import is_private
 from queue_core.config.messages import SettingProblem, did_you_mean, home_problems
 from queue_core.config.settings import (
@@ -29,6 +30,7 @@ from queue_core.config.settings import (
 from queue_core.config.store_urls import has_password, scheme_of
 from queue_core.config.units import format_seconds
 from queue_core.config.yaml_document import Document, read_document, shown_path
+from queue_core.limits import CELERY_MESSAGE_BYTES, FARTHEST_ETA_SECONDS
 from queue_core.schedules.schedule import Schedule
 
 DEFAULT_FILE: Final = "towline.yaml"
@@ -207,8 +209,20 @@ def _celery_queues(queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> dict
 
 
 def _with_celery_queues(queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> QueueFile:
-    """Return the file with the queues that Celery's pools work on: none has to be written down to be made."""
-    made = {queue: QueueSettings() for queue in _celery_queues(queue_file, pools)}
+    """Return the file with the queues that Celery's pools work on: none has to be written down to be made.
+
+    They have the settings of queues that Celery's programs declare.
+    """
+    labels = {
+        store_name(queue, namespace=celery.namespace): label_of(queue, namespace=celery.namespace)
+        for celery in (pool.celery for pool in pools.values())
+        if celery is not None
+        for queue in celery.queues
+    }
+    made = {
+        queue: QueueSettings(max_payload=CELERY_MESSAGE_BYTES, max_eta=FARTHEST_ETA_SECONDS, label=labels[queue])
+        for queue in _celery_queues(queue_file, pools)
+    }
     return queue_file.model_copy(update={"queues": {**queue_file.queues, **made}}) if made else queue_file
 
 

@@ -39,6 +39,11 @@ def microseconds_since_boot() -> int:
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
+def thread_cpu_seconds() -> float:
+    """Return the CPU time of this thread."""
+    return time.thread_time()
+
+
 def monotonic_microseconds() -> int:
     """Return the time that this host ran for since its boot, without suspension; it is never set."""
     return time.monotonic_ns() // 1000

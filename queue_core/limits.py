@@ -33,6 +33,9 @@ MAX_TOKENS_PER_CALL = 1000
 MAX_LOOKS_PER_CALL = 1000
 MAX_LEASE_SECONDS = 604_800.0  # 7 days
 MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead, in a queue whose `max_eta` allows no more
+CELERY_MESSAGE_BYTES = 32 << 20
+"""The size of a message in queues that are made for Celery: twice RabbitMQ's own default, so that what passed before
+passes. It is kept as JSON, in which binary bodies are a third longer, quotes and backslashes of JSON twice as long."""
 FARTHEST_ETA_SECONDS = 3650 * 86_400.0  # our own, the highest `max_eta`: 10 years, as marks of imports last
 MAX_LEASES = (1 << 31) - 1  # our own: what a store's column holds
 MAX_LEASE_CALLS_PER_SECOND = 1_000_000  # our own

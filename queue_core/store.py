@@ -135,7 +135,7 @@ class Transaction(Protocol):
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
-        """Make dead tasks ready again: those of `names`, or up to `limit` of these tags."""
+        """Make dead tasks ready again: those of `names`, or up to `limit` of these tags, returned by their ids."""
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         """Move the eta of a delayed task (by its given or generated name) if it is `expected`; False otherwise.

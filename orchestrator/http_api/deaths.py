@@ -78,9 +78,11 @@ def death_routes(files: StateDir) -> tuple[ExtensionRoute, ...]:
 
 def deaths(files: StateDir, query: DeathsQuery) -> Deaths:
     """Return a page of ended workers, without what they wrote: see `certificate`."""
+    # The newest are asked for most often, and all that are kept take long to read.
+    is_newest = query.pool is None and query.before is None
     found = [
         one
-        for one in files.read_deaths(limit=MAX_READ)
+        for one in files.read_deaths(limit=query.limit + 1 if is_newest else MAX_READ)
         if query.pool in (None, one.get("pool")) and (query.before is None or instant_in(one) < query.before)
     ]
     page = [_listed(one) for one in found[: query.limit]]

@@ -91,7 +91,7 @@ def pool_decisions(files: StateDir, pool: str, query: DecisionsQuery) -> PoolDec
 
 def pool_why(files: StateDir, pool: str, query: WhyQuery, *, now_seconds: float) -> PoolWhy:
     """Return why a pool has its size. Raises `Problem` for an unknown pool."""
-    snapshot = files.read_snapshot() or {}
+    snapshot = files.shared_snapshot() or {}
     record = pool_record(files, pool, at=query.at, last=query.last, full=query.full)
     if record.current is None and not record.decisions:
         _check_known(files, pool)
@@ -115,7 +115,7 @@ def pool_why(files: StateDir, pool: str, query: WhyQuery, *, now_seconds: float)
 
 def known_pools(files: StateDir) -> Mapping[str, object]:
     """Return the pools that the supervisor last published."""
-    return mapping_of((files.read_snapshot() or {}).get("pools"))
+    return mapping_of((files.shared_snapshot() or {}).get("pools"))
 
 
 def _check_known(files: StateDir, pool: str) -> None:

@@ -1,13 +1,12 @@
 """The fleet as its supervisor last published it, over HTTP: for `towline top` on other hosts and in other folders."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import MonotonicClock
 from orchestrator.state.directory import StateDir
-from queue_core.server.extensions import ReadOnlyRoute
+from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 from queue_core.server.problems import refusal
 
 PATH: Final = "/v1/fleet"
@@ -50,15 +49,14 @@ def published_fleet(files: StateDir, *, now_seconds: float) -> PublishedFleet | 
     )
 
 
-def fleet_route(files: StateDir, clock: MonotonicClock) -> ReadOnlyRoute:
-    """Return the route of the fleet of this state directory."""
+def fleet_route(files: StateDir, clock: MonotonicClock) -> ExtensionRoute:
+    """Return the route of the fleet of this state directory, whose files are read in a thread."""
 
-    def read(_path: Mapping[str, str]) -> PublishedFleet:
+    def read() -> PublishedFleet:
         found = published_fleet(files, now_seconds=clock.wall_seconds())
         if found is None:
             raise refusal(503, "supervisor-not-ready", "the supervisor has published nothing yet: try again")
         return found
 
-    return ReadOnlyRoute(
-        PATH, "fleet", "Return the fleet as its supervisor last published it.", "stats", read, PublishedFleet
-    )
+    summary = "Return the fleet as its supervisor last published it."
+    return reads(PATH, "fleet", summary, "stats", lambda _call: read(), PublishedFleet, NoQuery)

@@ -1,13 +1,13 @@
 """The fleet with the figures of now, for all readers of an API together: asked of the queues once a second at most."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
 from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.json_fields import Json
+from orchestrator.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.live_fleet import observed_now, refreshed, unserved_now
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queues
@@ -17,6 +17,10 @@ from queue_core.http_api.caller import Retries
 
 FRESH_SECONDS: Final = 1.0
 """For so long the same figures answer everybody."""
+DEAR: Final = 20.0
+"""Figures that took long to ask for are used for so many times their duration: a large fleet is asked less often."""
+LONGEST_SECONDS: Final = 10.0
+"""The same, at most."""
 CALL_SECONDS: Final = 3.0
 """Timeout of one call to the queues: a person waits for the figures."""
 
@@ -78,21 +82,27 @@ class FleetNow:
         self._queues = queues
         self._lock = Lock()
         self._read_at = Monotonic(float("-inf"))
+        self._fresh_seconds = FRESH_SECONDS
         self._fleet: FreshFleet | None = None
 
-    def read(self) -> FreshFleet | None:
-        """Return the fleet; None when no supervisor has published one."""
+    def read(self, pool: str | None = None) -> FreshFleet | None:
+        """Return the fleet, or only what is of one pool, which costs little; None before one was published."""
         with self._lock:
             now = self._clock.monotonic()
-            if self._fleet is None or not 0 <= now - self._read_at < FRESH_SECONDS:
-                self._fleet = self._read()
-                self._read_at = now
+            if self._fleet is not None and 0 <= now - self._read_at < self._fresh_seconds:
+                return self._fleet
+            if pool is not None:
+                return self._read(pool)
+            self._fleet, self._read_at = self._read(), now
+            cost_seconds = self._clock.monotonic() - now
+            self._fresh_seconds = min(max(FRESH_SECONDS, cost_seconds * DEAR), LONGEST_SECONDS)
             return self._fleet
 
-    def _read(self) -> FreshFleet | None:
-        snapshot = self._files.read_snapshot()
-        if snapshot is None:
+    def _read(self, pool: str | None = None) -> FreshFleet | None:
+        published = self._files.shared_snapshot()
+        if published is None:
             return None
+        snapshot: Json = {**published} if pool is None else _only(published, pool)
         now, shown_at = self._clock.wall_seconds(), snapshot.get("shown_at")
         age_seconds = max(0.0, now - shown_at) if isinstance(shown_at, int | float) else 0.0
         is_alive, trouble = self._files.is_supervised(), ""
@@ -100,7 +110,14 @@ class FleetNow:
             try:
                 with self._queues.opened() as queues:
                     fresh = refreshed(snapshot, observed_now(queues, snapshot), now_seconds=now)
-                    snapshot = fresh | {"unserved": unserved_now(queues, snapshot)}
+                    snapshot = fresh if pool is not None else fresh | {"unserved": unserved_now(queues, snapshot)}
             except (QueueError, OSError) as error:
                 trouble = str(error)
         return FreshFleet(snapshot, is_alive, round(age_seconds, 3), now, trouble)
+
+
+def _only(snapshot: Mapping[str, object], pool: str) -> Json:
+    """Return a snapshot of one pool and its workers."""
+    pools = {name: found for name, found in mapping_of(snapshot.get("pools")).items() if name == pool}
+    workers = [one for one in mappings_of(snapshot.get("workers")) if one.get("pool") == pool]
+    return {**snapshot, "pools": pools, "workers": workers}

@@ -18,11 +18,12 @@ from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.http_api.settings import EffectiveSettings, FileProblems, settings_route
+from orchestrator.http_api.trends import trends_route
 from orchestrator.http_api.what_if import what_if_route
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
-from queue_core.server.extensions import ExtensionRoute, Extensions, ReadOnlyRoute
+from queue_core.server.extensions import ExtensionRoute, Extensions, NoQuery, ReadOnlyRoute, reads
 
 
 class PoolStats(FleetAnswer):
@@ -227,14 +228,16 @@ def fleet_paths(
 
     return Extensions(
         routes=(
-            ReadOnlyRoute(
+            reads(
                 "/v1/pools",
                 "list_pools",
                 "List all pools: tasks, workers, and how many there should be.",
                 "stats",
-                lambda _path: all_pools(heartbeat, now=clock.monotonic()),
+                lambda _call: all_pools(heartbeat, now=clock.monotonic()),
                 Pools,
+                NoQuery,
             ),
+            trends_route(heartbeat, clock),
             ReadOnlyRoute(
                 "/v1/pools/{pool}/stats",
                 "pool_stats",

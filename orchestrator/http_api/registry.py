@@ -20,6 +20,7 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.leader import holder_of
 from orchestrator.supervisor.view import Heartbeat
+from queue_core.clock import MICROSECONDS
 from queue_core.errors import QueueError
 from queue_core.registrations.registration import Registration
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
@@ -32,6 +33,7 @@ LASTING_SECONDS: Final = 60.0
 RENEW_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 2.0
 """Pause between two looks whether the phase has changed, which is registered at once."""
+LEADING: Final = "leading"
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 log = structlog.get_logger()
@@ -48,6 +50,7 @@ class ListedSupervisor(FleetAnswer):
     version: str
     phase: str
     leads: bool = Field(description="Whether it is the one that starts workers.")
+    heard_at: float = Field(description="When it registered last, in seconds since the epoch: every 20 s if it lives.")
     is_this: bool = Field(description="Whether it is the one that answers.")
 
 
@@ -102,7 +105,7 @@ class SupervisorRegistry:
                 found = queues.registrations(KIND)
         except QueueError as error:
             raise problem_of(error) from error
-        return ListedSupervisors(supervisors=[listed(one, is_this=one.name == self._name) for one in found])
+        return ListedSupervisors(supervisors=all_listed(found, this=self._name))
 
     def elsewhere(self) -> Sequence[ListedSupervisor]:
         """Return the other supervisors; none where the store does not answer: it is a hint in an error."""
@@ -111,7 +114,7 @@ class SupervisorRegistry:
                 found = queues.registrations(KIND)
         except (QueueError, OSError):
             return ()
-        return [listed(one, is_this=False) for one in found if one.name != self._name]
+        return [one for one in all_listed(found, this=self._name) if not one.is_this]
 
     def route(self) -> ExtensionRoute:
         """Return the route of the list."""
@@ -170,6 +173,18 @@ def address_of(url: str, options: ServeOptions | None) -> tuple[str, str]:
     return url, "network"
 
 
+def all_listed(found: Sequence[Registration], *, this: str) -> list[ListedSupervisor]:
+    """Return registrations as they are shown; of several that say that they lead, the newest does.
+
+    A leader that was killed still says so until its registration ends, when another one leads already.
+    """
+    leader = max((one for one in found if one.facts.get("phase") == LEADING), key=lambda one: one.until, default=None)
+    rows = [listed(one, is_this=one.name == this) for one in found]
+    return [
+        row if one is leader else row.model_copy(update={"leads": False}) for one, row in zip(found, rows, strict=True)
+    ]
+
+
 def listed(one: Registration, *, is_this: bool) -> ListedSupervisor:
     """Return a registration as it is shown; what another program wrote there is read leniently."""
     facts: Mapping[str, str] = one.facts
@@ -182,6 +197,7 @@ def listed(one: Registration, *, is_this: bool) -> ListedSupervisor:
         reach=facts.get("reach", "host"),
         version=facts.get("version", ""),
         phase=facts.get("phase", ""),
-        leads=facts.get("phase") == "leading",
+        leads=facts.get("phase") == LEADING,
+        heard_at=one.until / MICROSECONDS - LASTING_SECONDS,
         is_this=is_this,
     )

@@ -108,14 +108,16 @@ def worker_routes(files: StateDir, fleet: FleetNow) -> tuple[ExtensionRoute, ...
 
 def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
     """Return the workers of a pool, or all. Raises `Problem` before there is a fleet."""
-    found = _published(fleet)
+    found = _published(fleet, query.pool)
     workers = [one for one in mappings_of(found.snapshot.get("workers")) if query.pool in (None, one.get("pool"))]
     return FleetWorkers(alive=found.is_alive, age_seconds=found.age_seconds, trouble=found.trouble, workers=workers)
 
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
     """Return one worker. Raises `Problem` for one that is not there, with what is known of it."""
-    found = _published(fleet)
+    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
+    pools = [one.get("pool") for one in known if one.get("worker") == name]
+    found = _published(fleet, str(pools[0]) if pools else None)
     workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
     if name not in workers:
         raise _not_there(files, name, workers)
@@ -187,8 +189,8 @@ def _stream(
     return EventStream(new, FOLLOW_SECONDS)
 
 
-def _published(fleet: FleetNow) -> FreshFleet:
-    found = fleet.read()
+def _published(fleet: FleetNow, pool: str | None = None) -> FreshFleet:
+    found = fleet.read(pool)
     if found is None:
         raise not_now("the supervisor has published nothing yet: try again")
     return found

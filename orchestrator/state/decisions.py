@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.state.directory import StateDir
+from orchestrator.state.journal import member_text
 
 _SAME_SECONDS: Final = 0.01
 """Time between a decision's two records, at most: both are rounded."""
@@ -33,7 +34,7 @@ def pool_record(files: StateDir, pool: str, *, at: float | None, last: int, full
     """
     found = decisions_of(files, pool, limit=max(1, last), until=at)
     if at is None:
-        pools = (files.read_snapshot() or {}).get("pools")
+        pools = (files.shared_snapshot() or {}).get("pools")
         shown = pools.get(pool) if isinstance(pools, dict) else None
         decision = shown.get("decision") if isinstance(shown, dict) else None
         current = decision if isinstance(decision, dict) else None
@@ -55,7 +56,7 @@ def decisions_of(
         at = instant_in(record)
         return record.get("pool") == pool and (until is None or at <= until) and (before is None or at < before)
 
-    return files.read_decisions(limit=limit, keep=is_wanted)
+    return files.read_decisions(limit=limit, keep=is_wanted, text=member_text("pool", pool))
 
 
 def inputs_of(files: StateDir, pool: str, decision: Json) -> object:
@@ -65,7 +66,7 @@ def inputs_of(files: StateDir, pool: str, decision: Json) -> object:
     def is_wanted(record: Json) -> bool:
         return record.get("pool") == pool and abs(instant_in(record) - at) < _SAME_SECONDS
 
-    found = files.read_replays(limit=1, keep=is_wanted)
+    found = files.read_replays(limit=1, keep=is_wanted, text=member_text("pool", pool))
     return found[0].get("inputs") if found else None
 
 

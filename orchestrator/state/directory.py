@@ -36,6 +36,7 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self._locked: _Inode | None = None
+        self._shared_snapshot: tuple[object, Mapping[str, object] | None] | None = None
         self.path = path.resolve()
         self.lock_path = self.path / "supervisor.lock"
         self._snapshot_path = self.path / "supervisor.json"
@@ -110,6 +111,14 @@ class StateDir:
     def read_snapshot(self) -> dict[str, object] | None:
         """Return the last snapshot; None when there is none that can be read."""
         return _read(self._snapshot_path)
+
+    def shared_snapshot(self) -> Mapping[str, object] | None:
+        """Return the last snapshot for readers that leave it as it is: it is parsed once for all of them."""
+        mark = _mark(self._snapshot_path)
+        known = self._shared_snapshot
+        if known is None or mark is None or known[0] != mark:
+            known = self._shared_snapshot = (mark, self.read_snapshot())
+        return known[1]
 
     def write_learned(self, pools: Mapping[str, object]) -> None:
         """Write each pool's learned state."""
@@ -234,13 +243,18 @@ class StateDir:
         """Return the result of the last reload; empty when there was none."""
         return _read(self._reloaded_path) or {}
 
-    def read_replays(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
-        """Return the inputs of the newest decisions that are to `keep`, newest first (see `replay.replayed`)."""
-        return read_journal(self._replays_path, limit=limit, keep=keep)
+    def read_replays(self, *, limit: int, keep: Keep = lambda _record: True, text: str = "") -> list[dict[str, object]]:
+        """Return the inputs of the newest decisions that are to `keep`, newest first (see `replay.replayed`).
 
-    def read_decisions(self, *, limit: int, keep: Keep = lambda _record: True) -> list[dict[str, object]]:
-        """Return the newest decisions that are to `keep`, newest first."""
-        return read_journal(self._decisions_path, limit=limit, keep=keep)
+        `text`: as for `read_journal`.
+        """
+        return read_journal(self._replays_path, limit=limit, keep=keep, text=text)
+
+    def read_decisions(
+        self, *, limit: int, keep: Keep = lambda _record: True, text: str = ""
+    ) -> list[dict[str, object]]:
+        """Return the newest decisions that are to `keep`, newest first. `text`: as for `read_journal`."""
+        return read_journal(self._decisions_path, limit=limit, keep=keep, text=text)
 
     def read_deaths(self, *, limit: int) -> list[dict[str, object]]:
         """Return the newest death certificates, newest first."""

@@ -11,6 +11,7 @@ from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
+from orchestrator.fleet.trend import Trend
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import Outcome, QueueSample
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Rule
@@ -138,6 +139,7 @@ class Pool:
     suspected: tuple[IsolatedTask, ...] = ()
     solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
     counters: PoolCounters = field(default_factory=PoolCounters)
+    trend: Trend = ()
     turn_errors: LogOnce = field(default_factory=LogOnce)
 
     @property

@@ -17,6 +17,7 @@ from orchestrator.fleet.external import ExternalWorkers, observe_external, wante
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.quarantine import reserved
 from orchestrator.fleet.responsiveness import mark_unresponsive, next_watch
+from orchestrator.fleet.trend import trend_after
 from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.deadline import HelperPool
@@ -176,6 +177,7 @@ class PoolTurn:
         if pool.fleet.forks != self._forks(spec):
             pool.fleet = replace(pool.fleet, forks=not pool.fleet.forks)
         pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
+        pool.trend = trend_after(pool.trend, ready=sample.ready, workers=len(pool.fleet.alive), now=sample.at)
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(

@@ -11,6 +11,7 @@ from typing import Final, Literal, get_args
 
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.trend import Trend
 from orchestrator.fleet.workers import State
 from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.scaling.decision import Decision
@@ -47,6 +48,7 @@ class PoolView:
     concern: Concern | None
     states_in_force: tuple[str, ...] = ()
     settings: PoolSpec | None = None
+    trend: Trend = ()
 
     @property
     def desired(self) -> int | None:
@@ -103,6 +105,7 @@ def _pool(pool: Pool, spec: PoolSpec) -> PoolView:
         concern=concern_of(pool),
         states_in_force=states_of(pool),
         settings=spec,
+        trend=pool.trend,
     )
 
 

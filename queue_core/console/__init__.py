@@ -2,3 +2,12 @@
 
 Whatever a page shows or does is an API call that the viewer could make: roles are checked there, not here.
 """
+
+from importlib import import_module
+
+
+def load_console() -> None:
+    """Import the console and compile its templates: half a second's work, for a thread beside the server's loop."""
+    import_module("queue_core.console.app")
+    rendering = import_module("queue_core.console.rendering")
+    rendering.compile_templates()

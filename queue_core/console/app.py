@@ -1,14 +1,15 @@
 """The console as an ASGI application: login, pages, streams of changed pages, and actions."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
 import structlog
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -20,14 +21,17 @@ from queue_core.console.forms import FormTooLargeError, read_form
 from queue_core.console.live import LivePages
 from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
 from queue_core.console.pages import ACTIONS, FILES, MENU, PAGES, ConsolePage, Give
-from queue_core.console.rendering import FOLDER, rendered
+from queue_core.console.rendering import FOLDER, rendered, rendered_in_slices
 from queue_core.console.sessions import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
     SESSION_SECONDS,
+    seconds_left,
     session_cookie,
     token_of_session,
 )
+from queue_core.console.shared import PageMemory, SharedApi
+from queue_core.console.stream import PageStream
 
 log = structlog.get_logger()
 
@@ -72,9 +76,11 @@ class Console:
         self._logins: Logins = logins or OwnTokens(options.tokens)
         self._one_time = OneTimeLogins()
         self._clock = clock or SystemClock()
-        self._live = LivePages()
+        self._live = LivePages(self._clock.monotonic)
+        self._shared = SharedApi(api, self._clock.monotonic)
+        self._memory = PageMemory(self._clock.monotonic)
         self._paths: frozenset[str] = frozenset()
-        self.app = Starlette(routes=self._routes())
+        self.app = Starlette(routes=self._routes(), exception_handlers={HTTPException: self._no_such_page})
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""
@@ -121,6 +127,13 @@ class Console:
             if token is not None:
                 return Viewer(token, is_logged_in=True)
         return Viewer(None, is_logged_in=False) if await self._logins.is_open() else None
+
+    def _session_seconds(self, request: Request, viewer: Viewer) -> float:
+        """Return how long the viewer's session lasts; where nobody logs in, for ever."""
+        if not viewer.is_logged_in or viewer.token is None:
+            return float("inf")
+        cookies = filter(None, (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE)))
+        return max(seconds_left(cookie, viewer.token, now_seconds=self._now()) for cookie in cookies)
 
     def _now(self) -> float:
         return self._clock.now() / 1e6
@@ -195,12 +208,14 @@ class Console:
                 call = replace(await self._call(request, viewer), form=form)
                 values = await page.load(call)
                 said = unquote(request.cookies.get(FLASH_COOKIE, ""))
-                response = self._html(page.template, request, {"call": call, "page": page, "said": said, **values})
+                shown = self._values(request, {"call": call, "page": page, "said": said, **values})
+                html = await rendered_in_slices(page.template, shown)
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             except Exception:
                 log.exception(PAGE_FAILED, page=page.path)
                 return self._problem(request, 500, "This page failed; the server's log says why. Other pages work.")
+            response = HTMLResponse(html, headers=dict(guard.PAGE_HEADERS))
             if said:
                 response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
             return response
@@ -214,25 +229,23 @@ class Console:
             viewer = await self._viewer(request)
             if viewer is None:
                 return self._problem(request, 401, "Log in again.")
-            if self._live.is_full:
-                return self._problem(request, 503, "As many people look as this console serves at a time.")
             try:
                 call = await self._call(request, viewer)
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
+            self._shared.know_role(viewer.token, call.role)
+            of_page = {"root": _root(request), "page": page, "is_part": True}
 
             async def render() -> str:
-                fresh = call.at(self._now())
-                values = {"root": _root(request), "page": page, "is_part": True, "call": fresh}
-                return rendered(page.template, {**values, **await page.load(fresh)})
+                fresh = call.at(self._now()).through(self._shared)
+                return await rendered_in_slices(page.template, {**of_page, "call": fresh, **await page.load(fresh)})
 
-            key = (viewer.token or "", str(request.url.path), request.url.query)
-
-            async def stream() -> AsyncIterator[bytes]:
-                async for html in self._live.follow(key, render):
-                    yield b":\n\n" if html is None else _event(html)
-
-            return StreamingResponse(stream(), media_type="text/event-stream", headers=guard.PAGE_HEADERS)
+            key = (call.role, _root(request), request.url.path, request.url.query)
+            seat = self._live.take_seat(key, render)
+            if seat is None:
+                return self._problem(request, 503, "As many people look as this console serves at a time.")
+            seen = request.headers.get("last-event-id", "")
+            return PageStream(seat, seen=seen, seconds=self._session_seconds(request, viewer))
 
         return view
 
@@ -265,6 +278,7 @@ class Console:
             self._now(),
             writes=options.writes,
             paths=paths,
+            memory=self._memory,
             payloads=options.payloads,
         )
         return await call.introduced()
@@ -294,6 +308,7 @@ class Console:
             if not self._options.writes:
                 said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
                 return self._problem(request, 403, said)
+            self._shared.forget()
             try:
                 form = await read_form(request)
                 said = await action(await self._call(request, viewer), form)
@@ -314,13 +329,23 @@ class Console:
     def _html(
         self, template: str, request: Request, values: Mapping[str, object], *, status: int = 200
     ) -> HTMLResponse:
+        return HTMLResponse(rendered(template, self._values(request, values)), status, dict(guard.PAGE_HEADERS))
+
+    def _values(self, request: Request, values: Mapping[str, object]) -> dict[str, object]:
+        """Return the values of a whole page."""
         given: dict[str, object] = {"page": None, "call": None, "said": "", **values}
         of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
-        whole = {**given, **of_request, "menu": _menu(given["call"])}
-        return HTMLResponse(rendered(template, whole), status, dict(guard.PAGE_HEADERS))
+        return {**given, **of_request, "menu": _menu(given["call"])}
 
     def _to_login(self, request: Request) -> Response:
-        return RedirectResponse(f"{_root(request)}login", status_code=303)
+        back = f"{_page_path(request)}?{request.url.query}".strip("/?") if request.method == "GET" else ""
+        query = f"?back={quote(back, safe='')}" if back else ""
+        return RedirectResponse(f"{_root(request)}login{query}", status_code=303)
+
+    async def _no_such_page(self, request: Request, error: Exception) -> Response:
+        status = error.status_code if isinstance(error, HTTPException) else 404
+        said = "The console has no such page." if status == 404 else "That address takes no such request."
+        return self._problem(request, status, said)
 
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")
@@ -353,13 +378,10 @@ def _menu(call: object) -> list[tuple[str, str, str]]:
 def _own_address(back: str, request: Request) -> str:
     """Return where to go after a form: a page of this console, whatever the form says."""
     root = _root(request)
-    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in back.partition("?")[0]
+    path = back.partition("?")[0]
+    is_own = back and not back.startswith(("/", "\\")) and "//" not in back and ":" not in path
+    is_own = is_own and ".." not in unquote(path).replace("\\", "/").split("/")
     return f"{root}{back}" if is_own else root
-
-
-def _event(html: str) -> bytes:
-    lines = "".join(f"data: {line}\n" for line in html.split("\n"))
-    return f"event: page\n{lines}\n".encode()
 
 
 def _cookie_text(text: str) -> str:

@@ -4,7 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from queue_core.console.api import ApiProblemError, ConsoleApi, Query
+from queue_core.console.shared import PageMemory
 from queue_core.http_api.values import Json
+
+MAX_DIGITS = 18
+"""Digits of a whole number in an address, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class PageCall:
         writes: whether this console may change anything.
         role: the viewer's, as the API says; "" until it was asked.
         paths: those that the API has.
+        memory: what pages keep between two looks.
         payloads: which payloads are shown.
         form: the fields of a form that a page works with; none of a page that is looked at.
     """
@@ -45,6 +50,7 @@ class PageCall:
     writes: bool = False
     role: str = ""
     paths: frozenset[str] = frozenset()
+    memory: PageMemory = field(default_factory=lambda: PageMemory(lambda: 0.0), repr=False)
     payloads: PayloadRules = PayloadRules()
     form: Mapping[str, str] = field(default_factory=dict)
 
@@ -52,10 +58,19 @@ class PageCall:
         """Return the same look at another instant."""
         return replace(self, now_seconds=now_seconds)
 
+    def through(self, api: ConsoleApi) -> "PageCall":
+        """Return the same look, with its calls made by another way."""
+        return replace(self, api=api)
+
     def one(self, name: str, default: str = "") -> str:
         """Return a parameter of the address, the last of its name."""
         found = [value for key, value in self.query if key == name]
         return found[-1] if found else default
+
+    def count(self, name: str) -> int:
+        """Return a parameter that is a whole number; 0 for any other text."""
+        text = self.one(name)
+        return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else 0
 
     @property
     def may_operate(self) -> bool:

@@ -32,9 +32,16 @@ def refusal_of_write(headers: Mapping[str, str]) -> str:
         return f"a page of another site sent this (Sec-Fetch-Site: {site[:40]})"
     if origin is None:
         return "" if site == "same-origin" else "neither Sec-Fetch-Site nor Origin says that this page sent it"
-    if origin == "null" or urlsplit(origin).netloc.lower() != host.lower():
+    if origin == "null" or not host or _host_in(origin) != host.lower():
         return f"a page of {origin[:100]} sent this"
     return ""
+
+
+def _host_in(origin: str) -> str:
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
 
 
 def is_secure_host(headers: Mapping[str, str]) -> bool:

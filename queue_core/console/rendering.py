@@ -1,5 +1,6 @@
 """Templates: the words and figures of the command line, as HTML. What strangers wrote is text, never markup."""
 
+import asyncio
 import unicodedata
 from collections.abc import Mapping
 from functools import cache
@@ -7,14 +8,16 @@ from pathlib import Path
 from typing import Final
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
+from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
 from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
 
 FOLDER: Final = Path(__file__).parent
 MAX_SHOWN_CHARACTERS: Final = 65_536
 """Characters of one text on a page, at most."""
+SLICE_PIECES: Final = 400
+"""Pieces of a page that are made in one go, about a millisecond: the server's loop has leases to grant in between."""
 _LINE_ENDS: Final = "\n\t"
 
 
@@ -57,7 +60,7 @@ def environment() -> Environment:
         text=harmless,
         iso=_iso,
     )
-    made.globals.update(counted=counted, clock=shown_clock)
+    made.globals.update(counted=counted, clock=shown_clock, shown_queue=shown_queue)
     return made
 
 
@@ -65,7 +68,7 @@ def _finalized(value: object) -> object:
     """Make texts harmless as they are written; markup is the templates' own."""
     if value is None:
         return ""
-    return value if isinstance(value, Markup | int | float) else harmless(value)
+    return value if isinstance(value, int | float) or hasattr(value, "__html__") else harmless(value)
 
 
 def _number(value: object) -> str:
@@ -79,3 +82,20 @@ def _iso(at: int) -> str:
 def rendered(template: str, values: Mapping[str, object]) -> str:
     """Return a template filled with values."""
     return environment().get_template(template).render(values)
+
+
+async def rendered_in_slices(template: str, values: Mapping[str, object]) -> str:
+    """Return a template filled with values; all else in the loop goes on meanwhile."""
+    pieces: list[str] = []
+    for piece in environment().get_template(template).generate(values):
+        pieces.append(piece)
+        if len(pieces) % SLICE_PIECES == 0:
+            await asyncio.sleep(0)
+    return "".join(pieces)
+
+
+def compile_templates() -> None:
+    """Read and compile all templates, so that no page waits for that."""
+    made = environment()
+    for name in made.list_templates():
+        made.get_template(name)

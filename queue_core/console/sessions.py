@@ -39,6 +39,13 @@ def token_of_session(cookie: str, tokens: Iterable[str], *, now_seconds: float) 
     return found if int(ends) > now_seconds else None
 
 
+def seconds_left(cookie: str, token: str, *, now_seconds: float) -> float:
+    """Return how long a session with this token lasts; 0 for the cookie of no such session."""
+    if token_of_session(cookie, [token], now_seconds=now_seconds) is None:
+        return 0.0
+    return float(cookie.partition(".")[0]) - now_seconds
+
+
 def known_token(shown: str, tokens: Iterable[str]) -> str | None:
     """Return a token that was shown at the login, if it is one; compares in equal time."""
     digest, found = sha256(shown.encode("utf-8", "surrogatepass")).digest(), None

@@ -19,6 +19,7 @@ from queue_core.kombu import celery_state
 from queue_core.kombu.address import BrokerAddress
 from queue_core.kombu.keeper import LeaseKeeper
 from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
+from queue_core.kombu.near_tasks import NearTasks
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
 from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
@@ -48,7 +49,10 @@ class KombuBroker:
             self._opened = OpenedBroker(address.url, durability=options.durability)
             self.queues = self._opened.queues
         self.clock = clock or SystemClock()
-        self.keeper = LeaseKeeper(self.queues, running=celery_state.running_tags, clock=self.clock)
+        self._kept = celery_state.KeptTasks()
+        self.keeper = LeaseKeeper(self.queues, running=self._awaited, clock=self.clock)
+        self.near = NearTasks()
+        """Those that this process has published."""
         self._pausing = Event()
         self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}
@@ -62,8 +66,25 @@ class KombuBroker:
     def renew_after_fork(self) -> None:
         """Replace the locks of threads that the child of a fork does not have."""
         self._pausing = Event()
+        self._kept = celery_state.KeptTasks()
         if self._opened is not None:
             self._opened.renew_after_fork()
+
+    def keep_lease(self, token: str) -> None:
+        """Go on renewing the lease of a running task, as the connection that it came by is gone."""
+        self._kept.keep(token)
+        self.keeper.keep(token)
+
+    def loop_began(self) -> None:
+        """Have Celery's pool tell the ends of tasks that ran on while there was no connection."""
+        self._kept.loop_began(self.keeper.held())
+
+    def loop_ended(self) -> None:
+        """Expect Celery's pool to forget its jobs, if the connection was lost."""
+        self._kept.loop_ended()
+
+    def _awaited(self) -> frozenset[str]:
+        return self._kept.awaited()
 
     def mailboxes(self, namespace: str) -> MailboxAccess:
         """Return the mailboxes of a namespace."""

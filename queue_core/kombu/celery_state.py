@@ -13,13 +13,8 @@ def running_tags() -> frozenset[str]:
     state: Any = sys.modules.get("celery.worker.state")
     if state is None:
         return frozenset()
-    tags = set()
-    for request in _copied(state.active_requests):
-        message = getattr(request, "_message", None)
-        tag = getattr(message, "delivery_tag", None)
-        if isinstance(tag, str):
-            tags.add(tag)
-    return frozenset(tags)
+    tags = map(_tag_of, _copied(state.active_requests))
+    return frozenset(tag for tag in tags if isinstance(tag, str))
 
 
 class RunningRequest:
@@ -40,13 +35,69 @@ class RunningRequest:
 
 def running_request(tag: str) -> RunningRequest | None:
     """Return the request that came with this delivery tag, if its task runs."""
+    request = _active_request(tag)
+    return None if request is None else RunningRequest(request)
+
+
+def _active_request(tag: str) -> Any:
     state: Any = sys.modules.get("celery.worker.state")
-    if state is None:
-        return None
-    for request in _copied(state.active_requests):
-        if getattr(getattr(request, "_message", None), "delivery_tag", None) == tag:
-            return RunningRequest(request)
-    return None
+    requests = () if state is None else _copied(state.active_requests)
+    return next((one for one in requests if _tag_of(one) == tag), None)
+
+
+def _tag_of(request: Any) -> Any:
+    return getattr(getattr(request, "_message", None), "delivery_tag", None)
+
+
+class KeptTasks:
+    """Tasks that run on while their worker has no broker, until their leases have ended.
+
+    Celery acknowledges one that ends meanwhile only when its loop goes on. When a connection is lost, Celery 5.5 has
+    its prefork pool forget all jobs, so that they would end unnoticed; later versions, only those that were not begun.
+    """
+
+    def __init__(self) -> None:
+        self._requests: dict[str, Any] = {}
+        self._jobs: dict[str, Any] = {}
+        """Those that a pool can forget."""
+        self._is_looping = False
+
+    def keep(self, tag: str) -> None:
+        """Remember the task that came with this delivery tag."""
+        request = _active_request(tag)
+        if request is None:
+            return
+        self._requests[tag] = request
+        find = getattr(request, "_apply_result", None)
+        job = None if find is None else find()
+        if isinstance(getattr(job, "_cache", None), dict):
+            self._jobs[tag] = job
+
+    def loop_ended(self) -> None:
+        """Expect that the pool forgets the jobs, and that nothing is acknowledged before the loop begins again."""
+        self._is_looping = False
+
+    def loop_began(self, held: frozenset[str]) -> None:
+        """Make the jobs known to their pool again, before it reads what has ended, unless they were given up.
+
+        Args:
+            held: the tags whose leases are held; all others are forgotten here.
+        """
+        running = running_tags()
+        self._requests = {tag: request for tag, request in self._requests.items() if tag in held}
+        jobs = self._jobs.items()
+        self._jobs = {tag: job for tag, job in jobs if tag in held and tag in running and not job.ready()}
+        for job in self._jobs.values():
+            job._cache.setdefault(job._job, job)  # noqa: SLF001 - there is no other way
+        self._is_looping = True
+
+    def awaited(self) -> frozenset[str]:
+        """Return the tags of tasks that will be acknowledged, or were, though the broker does not know it yet."""
+        if self._is_looping:  # nobody will acknowledge a task whose job no pool knows
+            jobs = list(self._jobs.items())
+            return running_tags() - {tag for tag, job in jobs if job._job not in job._cache}  # noqa: SLF001
+        requests = list(self._requests.items())
+        return running_tags() | {tag for tag, request in requests if getattr(request, "acknowledged", False)}
 
 
 def is_stopping() -> bool:

@@ -14,13 +14,16 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
+from queue_core.clock import Instant
 from queue_core.config.celery_names import label_of
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
+    NEAR_SECONDS,
     KombuMessage,
     MessageExpiry,
     message_of,
+    near_eta_of,
     posted_of,
     stamped,
     task_of,
@@ -28,7 +31,7 @@ from queue_core.kombu.envelope import (
 )
 from queue_core.kombu.keeper import Ending
 from queue_core.kombu.names import store_name
-from queue_core.kombu.qos import UNSEEN, LeaseQoS
+from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.mailboxes.exchanges import Binding, matches
@@ -53,6 +56,7 @@ class Delivery:
         at: when it was published.
         leased_at: when its task was leased; 0: it comes from a mailbox.
         is_counted: it is a task, and takes room until it is acknowledged.
+        near_eta: of a task that is given to a worker a little before it is due.
     """
 
     queue: str
@@ -60,6 +64,12 @@ class Delivery:
     message: KombuMessage
     leased_at: int = 0
     is_counted: bool = False
+    near_eta: Instant | None = None
+
+    @property
+    def tag(self) -> str:
+        """The name of this delivery."""
+        return str(self.message["properties"]["delivery_tag"])
 
 
 class TowlineChannel(virtual.Channel):
@@ -277,8 +287,12 @@ class TowlineChannel(virtual.Channel):
         broker, options = self._transport.broker, self._transport.options
         names = [self._store_name(queue) for queue in queues]
         farthest = broker.max_eta_seconds(names)
-        delays = options.eta == "store"
-        task = task_of(message, now=broker.clock.now(), delays=delays, max_eta_seconds=farthest)
+        now, delays = broker.clock.now(), options.eta == "store"
+        near_seconds = NEAR_SECONDS if broker.near.has_place(now=now) else 0
+        task = task_of(message, now=now, delays=delays, max_eta_seconds=farthest, near_seconds=near_seconds)
+        near_eta = near_eta_of(message.get("headers") or {}, now=now)
+        if near_eta is not None and task.eta is None:
+            broker.near.add(near_eta)
         broker.add(names, task, create=options.spec)
 
     def _is_task_queue(self, queue: str) -> bool:
@@ -329,7 +343,7 @@ class TowlineChannel(virtual.Channel):
         if not found:
             return None
         if no_ack and is_task:
-            self.end_lease(found[0].message["properties"]["delivery_tag"], None)
+            self.end_lease(found[0].tag, None)
             self.flush_ends()
         message = self.Message(found[0].message, channel=self)
         if not no_ack:
@@ -403,7 +417,25 @@ class TowlineChannel(virtual.Channel):
         is_counted = not self._no_ack.get(queue)
         if not is_counted:  # nobody will acknowledge it
             self.end_lease(lease.token, None)
-        return Delivery(queue, lease.added_at, message, lease.leased_at, is_counted)
+        near_eta = None
+        if is_counted and transport.options.eta == "store":
+            near_eta = near_eta_of(message.get("headers") or {}, now=lease.leased_at)
+        return Delivery(queue, lease.added_at, message, lease.leased_at, is_counted, near_eta)
+
+    def takes(self, delivery: Delivery) -> bool:
+        """Return whether a task that was leased is to be delivered."""
+        if not delivery.is_counted:
+            return True
+        # A prefetch count may have become smaller since the lease was asked for.
+        if self.qos.credit() <= 0:
+            return False
+        now = self._transport.broker.clock.now()
+        if delivery.near_eta is None or delivery.near_eta <= now:
+            return True
+        if not self.qos.near.has_place(now=now):
+            return False
+        self.qos.near.add(delivery.near_eta)
+        return True
 
     # -- ends of messages -------------------------------------------------------------------------------------------
 
@@ -430,7 +462,7 @@ class TowlineChannel(virtual.Channel):
 
     def keep_lease(self, tag: str) -> None:
         """Go on renewing the lease of a running task, as this channel is gone."""
-        self._transport.broker.keeper.keep(tag)
+        self._transport.broker.keep_lease(tag)
 
     def flush_ends(self) -> None:
         """End the leases that are to end. Raises `StoreUnavailableError`."""
@@ -441,13 +473,15 @@ class TowlineChannel(virtual.Channel):
         self._transport.kick()
 
     def give_back(self, delivery: Delivery) -> None:
-        """Give back what could not be delivered."""
-        tag = delivery.message["properties"]["delivery_tag"]
-        letter = self.take_letter(tag)
+        """Give back what could not be delivered; a task with an eta waits for it in the store."""
+        letter = self.take_letter(delivery.tag)
         if letter is not None:
             self.put_back(letter)
+        elif delivery.near_eta is not None:
+            now = self._transport.broker.clock.now()
+            self.end_lease(delivery.tag, unseen_until(delivery.near_eta, now=now))
         else:
-            self.end_lease(tag, UNSEEN)
+            self.end_lease(delivery.tag, UNSEEN)
 
 
 def _seconds(milliseconds: Any) -> float | None:

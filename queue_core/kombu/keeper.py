@@ -91,7 +91,7 @@ class LeaseKeeper:
         starts_thread: bool = True,
     ) -> None:
         """Args:
-        running: returns the tokens whose tasks run in this process.
+        running: returns the tokens whose tasks run in this process, or are about to be acknowledged.
         starts_thread: False: whoever uses it calls `do_round` (a test).
         """
         self._queues = queues

@@ -6,13 +6,10 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from queue_core.errors import InvalidSettingError
-from queue_core.limits import FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
+from queue_core.limits import CELERY_MESSAGE_BYTES, FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
 from queue_core.task import QueueSpec
 
 DEFAULT_POLLING_SECONDS = 0.05
-DEFAULT_MAX_MESSAGE_BYTES = 32 << 20
-"""Twice RabbitMQ's own default, so that the messages of a program that changes its broker's URL pass: they are kept as
-JSON, in which binary bodies are a third longer, and quotes and backslashes in a body of JSON twice as long."""
 DELIVERY_LIMIT = "x-delivery-limit"
 """RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
 MESSAGE_LIMIT = "x-max-message-bytes"
@@ -39,7 +36,7 @@ class TransportOptions:
 
     lease_seconds: float | None = None
     max_leases: int | None = None
-    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    max_message_bytes: int = CELERY_MESSAGE_BYTES
     eta: Literal["store", "worker"] = "store"
     ack: Literal["when_told", "when_done"] = "when_told"
     expired: Literal["worker", "drop"] = "worker"
@@ -73,7 +70,7 @@ def options_of(given: Mapping[str, object]) -> TransportOptions:
     max_leases = given.get("max_leases")
     if max_leases is not None and (not isinstance(max_leases, int) or isinstance(max_leases, bool) or max_leases < 1):
         raise _refusal("max_leases", max_leases, "a whole number, at least 1")
-    most = given.get("max_message_bytes", DEFAULT_MAX_MESSAGE_BYTES)
+    most = given.get("max_message_bytes", CELERY_MESSAGE_BYTES)
     if not isinstance(most, int) or isinstance(most, bool) or not MAX_PAYLOAD_BYTES <= most <= LARGEST_PAYLOAD_BYTES:
         raise _refusal("max_message_bytes", most, _SIZES)
     worker = given.get("worker", "")

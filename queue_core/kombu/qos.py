@@ -1,13 +1,17 @@
 """The messages that a channel delivered and that nobody acknowledged yet: its prefetch count, and how they end."""
 
+import math
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from kombu.transport import virtual
 
+from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.kombu import celery_state
 from queue_core.kombu.keeper import CUT_SHORT, GivenBack
+from queue_core.kombu.near_tasks import NearTasks
 
 if TYPE_CHECKING:
     from queue_core.kombu.channel import TowlineChannel
@@ -16,14 +20,26 @@ UNSEEN = GivenBack(charge="uncounted", delay_seconds=0)
 """For a message that was delivered, but that nothing was done with."""
 REQUEUED = "given back by its worker: it was rejected, or the process that ran it died"
 REJECTED = GivenBack(dead_reason="rejected by its worker")
+DELAY_STEPS_PER_SECOND = 50
+"""Delays are rounded up, so that tasks of one moment go back by one call."""
 CREDIT = 100
 """Messages leased at a time where a channel has no prefetch count."""
+
+
+def unseen_until(eta: Instant, *, now: Instant) -> GivenBack:
+    """Return how to give back a task that waits for its eta, of which its worker has enough."""
+    steps = math.ceil(max(0, eta - now) * DELAY_STEPS_PER_SECOND / MICROSECONDS)
+    return replace(UNSEEN, delay_seconds=steps / DELAY_STEPS_PER_SECOND)
 
 
 class LeaseQoS(virtual.QoS):
     """Acknowledgements end leases; a prefetched message that goes back is not counted as delivered."""
 
     channel: "TowlineChannel"
+
+    def __init__(self, channel: "TowlineChannel", prefetch_count: int = 0) -> None:
+        super().__init__(channel, prefetch_count)
+        self.near = NearTasks()
 
     def credit(self) -> int:
         """Return how many messages the channel takes at present."""

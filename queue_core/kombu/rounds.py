@@ -94,11 +94,7 @@ class Gathering:
         if self._began_at is not None:
             self._seconds += (now - self._began_at - self._seconds) / 8
             self._began_at = None
-        self._begun += [
-            (now, channel, delivery.message["properties"]["delivery_tag"])
-            for channel, delivery in delivered
-            if delivery.is_counted
-        ]
+        self._begun += [(now, channel, delivery.tag) for channel, delivery in delivered if delivery.is_counted]
 
     def pause_seconds(self, *, now: float) -> float:
         """Return how long to wait for acknowledgements; 0: no longer."""

@@ -144,6 +144,7 @@ class TowlineTransport(VirtualTransport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature
         """Lease and deliver in this loop; called again after every reconnection."""
         self._stop_waiting()
+        self.broker.loop_began()
         self._loop = loop
         reader, writer = socket.socketpair()
         for end in (reader, writer):
@@ -320,6 +321,8 @@ class TowlineTransport(VirtualTransport):
             self._timer.cancel()
             self._timer = None
         loop, self._loop = self._loop, None
+        if loop is not None:
+            self.broker.loop_ended()
         wake, self._wake = self._wake, None
         self._is_kicked = False
         if wake is not None:
@@ -405,9 +408,7 @@ class TowlineTransport(VirtualTransport):
             while left:
                 channel, delivery = left.pop(0)
                 callback = self._callbacks.get(delivery.queue)
-                # A prefetch count may have become smaller since the lease was asked for.
-                is_too_many = delivery.is_counted and channel.qos.credit() <= 0
-                if callback is None or is_too_many:
+                if callback is None or not channel.takes(delivery):
                     channel.give_back(delivery)
                 else:
                     callback(delivery.message)

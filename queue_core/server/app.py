@@ -162,7 +162,7 @@ def _view(core: ServerState, here: dict[str, Endpoint]) -> View:
         try:
             call = await _read_call(core, endpoint, request)
             if call.one("follow") is not None and endpoint.path == "/v1/events":
-                return _follow(core, call)
+                return _follow(core, call, last_event_id=request.headers.get("last-event-id", ""))
             assert endpoint.handler is not None
             return _response(Reply(200, endpoint.answers.json(await endpoint.handler(core, call))))
         except ClientDisconnect:
@@ -207,10 +207,10 @@ async def route_error(request: HttpRequest, error: Exception) -> Response:
     return _response(reply_of(problem))
 
 
-def _follow(core: ServerState, call: EndpointCall) -> Response:
+def _follow(core: ServerState, call: EndpointCall, *, last_event_id: str) -> Response:
     if core.ring.is_full:
         raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
-    after = call.number("after", core.ring.total)
+    after = core.ring.resumed(last_event_id, default=call.number("after", core.ring.total))
 
     async def stream() -> AsyncIterator[bytes]:
         yield b": towline\n\n"
@@ -257,7 +257,7 @@ def _openapi(core: ServerState, extensions: Extensions) -> View:
             core.authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
-        return Response(encoded(), media_type="application/json")
+        return Response(await asyncio.to_thread(encoded), media_type="application/json")
 
     return view
 

@@ -68,6 +68,15 @@ class EventRing:
         """The number of events ever recorded: the cursor of the newest."""
         return self._total
 
+    def resumed(self, last_event_id: str, *, default: int) -> int:
+        """Return the cursor to go on from for a reader that connects again; `default` for one that is new.
+
+        A cursor of before a restart is beyond all events of now: then all of them are new.
+        """
+        is_cursor = last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 20
+        after = int(last_event_id) if is_cursor else default
+        return after if after <= self._total else 0
+
     async def follow(self, *, after: int) -> AsyncIterator[RecentEvents | None]:
         """Yield events as they come, until `stop`; None after a silence, so that a dead connection is noticed."""
         changed = asyncio.Event()

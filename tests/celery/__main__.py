@@ -83,7 +83,7 @@ def _in_environments(versions: Sequence[str], options: argparse.Namespace) -> in
 def _claims() -> list[Claim]:
     """Return the claims of all sections that there are, in order."""
     found = [claim for module in _sections() for claim in importlib.import_module(module).claims()]
-    return sorted(found, key=lambda claim: int(claim.name.removeprefix("C").partition("-")[0]))
+    return sorted(found, key=lambda claim: (int("".join(filter(str.isdigit, claim.name))), claim.name))
 
 
 def _sections() -> Iterator[str]:

@@ -60,7 +60,8 @@ def try_features(conditions: Conditions, pool: str, chord_tasks: int) -> dict[st
 
 def revoked_by_id(site: Site, _pool: str) -> None:
     """A task that is revoked before it is sent does not run."""
-    site.app.control.revoke("never", reply=True, timeout=5)
+    # A worker of gevent says that it is ready before it takes commands: what nobody has answered, nobody has heard.
+    eventually(lambda: site.app.control.revoke("never", reply=True, timeout=5, limit=1))
     try:
         result(site.send("nap", "never", 0, task_id="never"))
     except TaskRevokedError:

@@ -14,6 +14,8 @@ OUTAGE_SECONDS = 8.0
 LEASE_SECONDS = 30.0
 SETTINGS = {"kept": "", "cancelled": "1"}
 """Of `worker_cancel_long_running_tasks_on_connection_loss`."""
+NOT_CANCELLED_BEFORE = {"threads": "5.7"}
+"""Pools in which nothing can be cancelled: before these versions Celery's worker ends of the attempt, at any broker."""
 
 
 def claims() -> list[Claim]:
@@ -26,6 +28,9 @@ def measure(conditions: Conditions) -> Figure:
     """Have an outage with each pool and both settings."""
     notes, short = [], []
     for pool in conditions.pools:
+        settings = {**SETTINGS}
+        if conditions.version < NOT_CANCELLED_BEFORE.get(pool, ""):
+            del settings["cancelled"]
         with ExitStack() as stack:
             sites = {
                 name: stack.enter_context(
@@ -37,7 +42,7 @@ def measure(conditions: Conditions) -> Figure:
                         LAB_LEASE_SECONDS=str(LEASE_SECONDS),
                     )
                 )
-                for name, cancels in SETTINGS.items()
+                for name, cancels in settings.items()
             }
             count = 1 if pool == "solo" else TASKS
             found = have_outage(list(sites.values()), pool, count, TASK_SECONDS, OUTAGE_SECONDS)

@@ -65,7 +65,8 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
         (folder / "people").write_text(f"ann:{hashed}\n")
         (folder / "nginx.conf").write_text(
             f"daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1; user root;\n"
-            f"events {{}}\nhttp {{ access_log off; client_body_temp_path {folder}/b; proxy_temp_path {folder}/p;\n"
+            "events {}\n"
+            f"http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
             f"fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
             f"server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {certificate.certificate};\n"
             f"ssl_certificate_key {certificate.key}; auth_basic x; auth_basic_user_file {folder}/people;\n"

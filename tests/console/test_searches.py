@@ -129,10 +129,10 @@ def test_a_group_of_dead_tasks_is_redriven_by_its_error_or_by_name_where_none_wa
     queue.release(queue.lease(2, worker="w"), dead_reason="OSError: full")
     operator = visitor(running, Role.OPERATOR)
     assert "Redrive all 2" in operator.get(f"{HERE}/dead?error=ValueError").text
-    assert "2 of 2 dead tasks of ValueError" in operator.post(f"{HERE}/dead/redrive", {"error": "ValueError"}).text
-    assert "2 of 2 dead tasks of OSError" in operator.post(f"{HERE}/dead/redrive", {"error": "OSError"}).text
+    assert "2 of 2 dead tasks of ValueError" in operator.post(f"{HERE}/dead/redrive?error=ValueError").text
+    assert "2 of 2 dead tasks of OSError" in operator.post(f"{HERE}/dead/redrive?error=OSError").text
     assert queue.stats().ready == 4
-    assert operator.post(f"{HERE}/dead/redrive", {"error": "OSError"}).status == 422
+    assert operator.post(f"{HERE}/dead/redrive?error=OSError").status == 422
 
 
 def test_a_group_is_matched_only_if_each_task_says_its_error() -> None:

@@ -27,6 +27,7 @@ OPTIONAL: Final = {
     "queue_core/appengine/connect.py": {"google"},
     "queue_core/testing/pytest_plugin.py": {"pytest"},
     "queue_core/kombu/worker.py": {"celery"},
+    "orchestrator/cli/celery_apps/reader.py": {"celery"},
 }
 """What brings the rest: a program that calls this has App Engine's SDK or Celery; pytest itself loads its plugin."""
 UNBOUNDED: Final = {"apsw", "defusedxml", "structlog", "tzdata"}

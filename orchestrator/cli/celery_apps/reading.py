@@ -18,7 +18,6 @@ READ_SECONDS: Final = 30.0
 """Longest import of an app: Django's take some seconds."""
 WAIT_SECONDS: Final = 1.0
 """How long running workers are waited for."""
-CHECK: Final = "celery"
 _READER: Final = Path(__file__).with_name("reader.py")
 
 
@@ -44,12 +43,12 @@ def celery_findings(project: Project | None, *, app: str | None = None) -> Itera
             )
         except AppUnreadableError as error:
             fix = f"correct pools.{pool.name}.celery.app, or its cwd"
-            yield Finding(CHECK, "bad", f"pool {pool.name}: can't import {settings.app}: {error}", fix)
+            yield Finding("celery", "bad", f"pool {pool.name}: can't import {settings.app}: {error}", fix)
             continue
         is_elsewhere = getattr(getattr(pool, "source", None), "celery", None) is not None
         facts = as_run(facts, broker=facts.broker if is_elsewhere else TOWLINE, pool=settings.pool)
         for risk in risks(facts, pool=pool.name, grace_seconds=pool.grace):
-            yield Finding(CHECK, risk.level, f"pool {pool.name}: {risk.found}", risk.fix)
+            yield Finding("celery", risk.level, f"pool {pool.name}: {risk.found}", risk.fix)
 
 
 def _named_app(app: str) -> Iterator[Finding]:
@@ -57,12 +56,12 @@ def _named_app(app: str) -> Iterator[Finding]:
         facts = read_app(app)
     except AppUnreadableError as error:
         fix = "run it in the app's folder, with the app's Python; the name is as `celery -A` takes it"
-        yield Finding(CHECK, "bad", f"can't import {app}: {error}", fix)
+        yield Finding("celery", "bad", f"can't import {app}: {error}", fix)
         return
     for risk in risks(facts):
-        yield Finding(CHECK, risk.level, f"{app}: {risk.found}", risk.fix)
+        yield Finding("celery", risk.level, f"{app}: {risk.found}", risk.fix)
     if facts.workers:
-        yield Finding(CHECK, "ok", f"{app}: {counted(len(facts.workers), 'running worker')} asked")
+        yield Finding("celery", "ok", f"{app}: {counted(len(facts.workers), 'running worker')} asked")
 
 
 def read_app(

@@ -1,6 +1,18 @@
 """The pages, a module each: which calls a page makes, and what of their replies its template gets."""
 
-from queue_core.console.pages import events, fleet, moves, pools, queues, schedules, settings, tasks, what_if, workers
+from queue_core.console.pages import (
+    events,
+    fleet,
+    hosts,
+    moves,
+    pools,
+    queues,
+    schedules,
+    settings,
+    tasks,
+    what_if,
+    workers,
+)
 from queue_core.console.pages.page import Act, ConsolePage, Give
 
 PAGES: tuple[ConsolePage, ...] = (
@@ -14,6 +26,7 @@ PAGES: tuple[ConsolePage, ...] = (
     *workers.PAGES,
     *schedules.PAGES,
     *events.PAGES,
+    *hosts.PAGES,
 )
 ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
 FILES: dict[str, Give] = tasks.FILES
@@ -21,6 +34,7 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", "Fleet", "", ""),
     ("queues", "Queues", "queues", ""),
     ("workers", "Workers", "workers", "/v1/workers"),
+    ("hosts", "Hosts", "hosts", "/v1/supervisors"),
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),

@@ -1,6 +1,6 @@
 """Lifecycle events, newest first, filtered by kind, queue, task or worker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from queue_core.console.call import PageCall
@@ -8,17 +8,30 @@ from queue_core.console.pages.page import ConsolePage
 from queue_core.http_api.values import Json
 
 EVENTS_SHOWN: Final = 200
+EVENTS_READ: Final = 1_000
+"""Events among which the filter looks: those that a server keeps."""
 _FIELDS: Final = ("queue", "task", "tag", "worker", "event")
 
 
 async def events(call: PageCall) -> Mapping[str, object]:
     """Return the recent events that fit the filter."""
     wanted = {name: call.one(name) for name in _FIELDS if call.one(name)}
-    found = await call.get("/v1/events", query=[("limit", "1000")])
-    every = cast("list[Json]", found["events"])
+    every = await _recent(call)
     fitting = [one for one in every if all(str(one.get(name, "")) == text for name, text in wanted.items())]
     kinds = sorted({str(one["event"]) for one in every})
     return {"events": fitting[-EVENTS_SHOWN:][::-1], "kinds": kinds, "wanted": wanted, "read": len(every)}
+
+
+async def _recent(call: PageCall) -> Sequence[Json]:
+    """Return the events that the server keeps, oldest first; only those after the last look are asked for."""
+    key, limit = ("events", call.role), ("limit", str(EVENTS_READ))
+    cursor, known = cast("tuple[int, tuple[Json, ...]]", call.memory.get(key) or (0, ()))
+    found = await call.get("/v1/events", query=[limit, *([("after", str(cursor))] if cursor else [])])
+    if cursor and (found["missed"] or int(str(found["cursor"])) < cursor):  # too many since, or the server is another
+        known, found = (), await call.get("/v1/events", query=[limit])
+    every = (*known, *cast("list[Json]", found["events"]))[-EVENTS_READ:]
+    call.memory.put(key, (found["cursor"], every))
+    return every
 
 
 PAGES: Final = (ConsolePage("/events", "Events", "events", "events.html", events),)

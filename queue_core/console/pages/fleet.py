@@ -7,6 +7,8 @@ from typing import Final, cast
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.trends import ready_in, trends_of_pools
+from queue_core.console.sparkline import sparkline
 from queue_core.http_api.values import Json
 
 FLEET: Final = "/v1/fleet"
@@ -18,16 +20,18 @@ async def overview(call: PageCall) -> Mapping[str, object]:
     queues = cast("list[Json]", stats["queues"])
     dead = [one for one in queues if one["dead"]]
     if FLEET not in call.paths:
-        return {"fleet": None, "pools": [], "alerts": _alerts_of_queues(dead), "queues": queues, "problem": ""}
+        alerts = _alerts_of_queues(dead)
+        return {"fleet": None, "pools": [], "alerts": alerts, "queues": queues, "problem": "", "trends": {}}
     try:
-        fleet, pools = await asyncio.gather(call.get(FLEET), call.get("/v1/pools"))
+        fleet, pools, trends = await asyncio.gather(call.get(FLEET), call.get("/v1/pools"), trends_of_pools(call))
     except ApiProblemError as problem:
         if problem.status != 503:
             raise
-        return {"fleet": None, "pools": [], "alerts": [], "queues": queues, "problem": problem.detail}
+        return {"fleet": None, "pools": [], "alerts": [], "queues": queues, "problem": problem.detail, "trends": {}}
     rows = cast("list[Json]", pools["pools"])
     alerts = [*_alerts_of_fleet(fleet), *_alerts_of_pools(rows), *_alerts_of_queues(dead)]
-    return {"fleet": fleet, "pools": rows, "alerts": alerts, "queues": queues, "problem": ""}
+    lines = {str(one["pool"]): sparkline(ready_in(one)) for one in trends}
+    return {"fleet": fleet, "pools": rows, "alerts": alerts, "queues": queues, "problem": "", "trends": lines}
 
 
 Alert = tuple[str, str, str]

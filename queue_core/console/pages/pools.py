@@ -1,16 +1,18 @@
 """A pool: why it has its size, how that came about, its workers, and orders."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted, refused
-from queue_core.console.call import PageCall
+from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
 
 DECISIONS_SHOWN: Final = 200
+_SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,9})?")
 _INPUTS: Final = (
     ("arrival_rate", "tasks arrive a second"),
     ("service_seconds", "seconds a task takes"),
@@ -28,7 +30,7 @@ _INPUTS: Final = (
 
 async def pool(call: PageCall) -> Mapping[str, object]:
     """Return a pool now, or as it was at `?at=`, in seconds since the epoch."""
-    path, at = f"/v1/pools/{quoted(call.path['pool'])}", call.one("at")
+    path, at = f"/v1/pools/{quoted(call.path['pool'])}", _time(call.one("at"))
     query = [("at", at)] if at else []
     why, decided, workers, overridden = await asyncio.gather(
         call.get(f"{path}/why", query=query),
@@ -58,6 +60,13 @@ async def pool(call: PageCall) -> Mapping[str, object]:
     }
 
 
+def _time(text: str) -> str:
+    """Return a time of the address, in seconds since the epoch; "" for now. Raises `ApiProblemError`."""
+    if text and not (_SECONDS.fullmatch(text) and text.isascii()):
+        raise refused(f"at must be in seconds since the epoch: {text[:40]!r}")
+    return text
+
+
 async def _overrides(call: PageCall, path: str) -> list[str]:
     """Return the orders in force, in words; none where they can't be had, as while the supervisor starts."""
     try:
@@ -82,13 +91,17 @@ def _seconds(at: object) -> float:
 async def scale(call: PageCall, form: Mapping[str, str]) -> str:
     """Give the pool a size for a while."""
     asked, minutes = form.get("workers", "").strip(), form.get("minutes", "").strip() or "60"
-    try:
-        body: Json = {"workers": int(asked) if asked else None}
-        if asked:
-            body["seconds"] = float(minutes) * 60
-    except ValueError:
-        raise refused("write whole numbers of workers and of minutes") from None
+    body: Json = {"workers": _whole("workers", asked) if asked else None}
+    if asked:
+        body["seconds"] = _whole("minutes", minutes) * 60
     return await _order(call, "scale", body)
+
+
+def _whole(name: str, text: str) -> int:
+    """Return a field's whole number. Raises `ApiProblemError`."""
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
+        raise refused(f"{name} must be a whole number: {text[:40]!r}")
+    return int(text)
 
 
 async def unscale(call: PageCall, _form: Mapping[str, str]) -> str:

@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted, refused
 from queue_core.console.call import PageCall, whole_task
-from queue_core.console.errors_by_class import error_groups
+from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.matching import (
     CHANGES,
     SCAN,
@@ -19,10 +19,13 @@ from queue_core.console.matching import (
     query_of,
 )
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.trends import trends_of_queues
+from queue_core.console.rates import QueueLook, kept, look_of, rates
 from queue_core.console.same_as import of_filter
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
 
+QUEUES_ON_A_PAGE: Final = 100
 TASKS_ON_A_PAGE: Final = 50
 TAGS_ON_A_PAGE: Final = 100
 DEAD_GROUPED: Final = 5_000
@@ -36,19 +39,29 @@ def _path(queue: str, rest: str = "") -> str:
 
 async def all_queues(call: PageCall) -> Mapping[str, object]:
     """Return the queues with their counts."""
-    found, counts = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"))
+    found, counts, trends = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"), trends_of_queues(call))
     specs = cast("list[Json]", found["queues"])
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
     wanted = call.one("q").strip().lower()
     rows = [(spec, stats[str(spec["name"])]) for spec in specs if str(spec["name"]) in stats]
-    shown = [row for row in rows if wanted in str(row[0]["name"]).lower()]
-    return {"rows": shown, "total": len(rows), "as_of": counts["as_of"]}
+    found_rows = [row for row in rows if wanted in str(row[0]["name"]).lower()]
+    begin = _place(call.one("from"))
+    shown = found_rows[begin : begin + QUEUES_ON_A_PAGE]
+    more = begin + QUEUES_ON_A_PAGE if len(found_rows) > begin + QUEUES_ON_A_PAGE else 0
+    return {"rows": shown, "total": len(rows), "next": more, "as_of": counts["as_of"], "trends": trends}
+
+
+def _place(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    return {"queue": queue, "spec": spec, "stats": stats}
+    look, key = look_of(stats), ("looks", call.role, queue)
+    looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
+    call.memory.put(key, kept(looks, look))
+    return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
 
 
 async def tasks(call: PageCall) -> Mapping[str, object]:
@@ -65,7 +78,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         "same": (),
         "matching_query": query_of(wanted),
     }
-    after = int(call.one("after")) if call.one("after").isdecimal() else 0
+    after = call.count("after")
     try:
         body = body_of(wanted, now_seconds=call.now_seconds)
     except FilterError as error:
@@ -77,7 +90,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         return {**shown, "tasks": found["tasks"], "next_query": next_query}
     asked: Json = {**body, "limit": TASKS_ON_A_PAGE, "after": after, "scan": SCAN}
     found = await call.post(_path(call.path["queue"], "/search"), asked)
-    before = int(call.one("searched")) if call.one("searched").isdecimal() else 0
+    before = call.count("searched")
     scanned = before + cast("int", found["scanned"])
     goes_on = found["next_after"] is not None
     next_query = query_of(wanted, after=found["next_after"], searched=scanned) if goes_on else ""
@@ -161,11 +174,19 @@ async def leases(call: PageCall) -> Mapping[str, object]:
 
 async def dead(call: PageCall) -> Mapping[str, object]:
     """Return a queue's dead tasks, grouped by the class of their error."""
-    head, found = await asyncio.gather(_head(call), dead_tasks(call, call.path["queue"]))
+    head, queue = await _head(call), call.path["queue"]
+    stats = cast("Json", head["stats"])
+
+    async def grouped() -> tuple[Sequence[ErrorGroup], int]:
+        found = await dead_tasks(call, queue)
+        return await asyncio.to_thread(error_groups, found), len(found)
+
+    # Thousands of tasks are read again when there are more or fewer of them, or others.
+    mark = (stats["dead"], stats["died_total"])
+    groups, read = await call.memory.value(("dead", call.role, queue), mark, grouped)
     wanted = call.one("error")
-    groups = error_groups(found)
     chosen = next((group for group in groups if group.error == wanted), None)
-    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": len(found)}
+    return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": read}
 
 
 async def dead_tasks(call: PageCall, queue: str) -> Sequence[Json]:
@@ -199,9 +220,12 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     return f"Queue {queue} grants leases again."
 
 
-async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
-    """Make the dead tasks of one class of errors ready again, in batches."""
-    queue, error = call.path["queue"], form.get("error", "")
+async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Make the dead tasks of one class of errors ready again, in batches.
+
+    The class is in the address: a field of a form would have its control characters as they are shown.
+    """
+    queue, error = call.path["queue"], call.one("error")
     group = next((one for one in error_groups(await dead_tasks(call, queue)) if one.error == error), None)
     if group is None:
         raise refused(f"no dead task of {queue} is of {error[:100]}: look again")

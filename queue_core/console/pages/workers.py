@@ -33,8 +33,10 @@ async def worker(call: PageCall) -> Mapping[str, object]:
         if problem.status != 404:
             raise
         certificate = await call.get(f"/v1/deaths/{quoted(name)}")
-        return {"name": name, "worker": None, "death": certificate["death"], "log": await log}
-    return {"name": name, "worker": found["worker"], "death": None, "log": await log}
+        return {"name": name, "worker": None, "death": certificate["death"], "log": await log, "queue": ""}
+    queues = cast("Json", found["settings"] or {}).get("queues")
+    queue = queues[0] if isinstance(queues, list) and len(queues) == 1 else ""
+    return {"name": name, "worker": found["worker"], "death": None, "log": await log, "queue": queue}
 
 
 async def _log(call: PageCall, path: str) -> Json | None:

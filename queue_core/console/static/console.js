@@ -5,7 +5,20 @@
   const say = (text) => { const found = state(); if (found && found.textContent !== text) found.textContent = text; };
   document.addEventListener("htmx:sseOpen", () => say("live"));
   document.addEventListener("htmx:sseError", () => say("not connected: tries again"));
-  document.addEventListener("htmx:sseMessage", () => { say("live"); draw(); });
+  document.addEventListener("htmx:sseMessage", () => { say("live"); draw(); tail(); });
+
+  // The end of an output stays in view, unless somebody has scrolled up in it.
+  const isScrolled = new WeakSet();
+  function tail() {
+    for (const output of document.querySelectorAll("pre[data-tail]")) {
+      if (!isScrolled.has(output)) output.scrollTop = output.scrollHeight;
+    }
+  }
+  document.addEventListener("scroll", ({ target }) => {
+    if (!(target instanceof Element) || !target.matches("pre[data-tail]")) return;
+    const isAtEnd = target.scrollTop + target.clientHeight >= target.scrollHeight - 8;
+    isScrolled[isAtEnd ? "delete" : "add"](target);
+  }, true);
 
   // A chart: a <figure data-chart="id of its table">, drawn from the figures of that table.
   const charts = new WeakMap();
@@ -21,20 +34,58 @@
       if (known && known.root.isConnected) { known.setData(columns); continue; }
       const style = getComputedStyle(document.documentElement);
       const color = (name) => style.getPropertyValue(name).trim();
-      const axis = { stroke: color("--dim"), grid: { stroke: color("--line") }, ticks: { stroke: color("--line") } };
-      const strokes = [color("--accent"), color("--bad"), color("--good"), color("--dim")];
-      figure.replaceChildren();
-      const plot = new uPlot({
-        width: figure.clientWidth || 600, height: 220, axes: [axis, axis],
-        series: heads.map((label, place) => place === 0 ? { label } : { label, stroke: strokes[(place - 1) % 4], width: 2 }),
+      const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
+      const strokes = [color("--accent"), color("--warn"), color("--good"), color("--bad")];
+      const time = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
+      // The last column has a scale of its own: a backlog is of another size than a pool.
+      const last = heads.length - 1;
+      const line = (label, place) => place === 0 ? { label, value: (_, at) => at === null ? "" : time(at) } : {
+        label, stroke: strokes[(place - 1) % 4], width: 2, scale: place === last ? "last" : "y", points: { show: false },
+        dash: place === 2 && place !== last ? [6, 4] : undefined, paths: place === last ? undefined : uPlot.paths.stepped({ align: 1 }),
+      };
+      const whole = (_, splits) => splits.map((one) => Number.isInteger(one) ? one.toLocaleString("en") : "");
+      const fromZero = (_, __, most) => [0, Math.max(1, most)];
+      const chart = new uPlot({
+        width: widthOf(figure), height: 220, scales: { y: { range: fromZero }, last: { range: fromZero } },
+        axes: [{ ...axis, space: 90, values: (_, splits) => splits.map(time) }, { ...axis, values: whole },
+          { ...axis, scale: "last", side: 1, grid: { show: false }, values: whole }],
+        series: heads.map(line),
       }, columns, figure);
-      charts.set(figure, plot);
-      // A click leads to what was decided then; the table's links do the same for a keyboard.
-      if (figure.dataset.at) plot.over.addEventListener("click", () => {
-        const at = plot.cursor.idx === null ? undefined : plot.data[0][plot.cursor.idx];
-        if (at !== undefined) location.assign(`${figure.dataset.at}?at=${at}`);
+      charts.set(figure, chart);
+      chart.over.addEventListener("click", () => {
+        const at = chart.data[0][chart.cursor.idx];
+        if (figure.dataset.at && at !== undefined) location.assign(`${figure.dataset.at}?at=${at}`);
       });
     }
   }
-  document.addEventListener("DOMContentLoaded", draw);
+  const widthOf = (figure) => figure.clientWidth || 600;
+  function fit() {
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const chart = charts.get(figure);
+      if (chart) chart.setSize({ width: widthOf(figure), height: chart.height });
+    }
+  }
+  document.addEventListener("DOMContentLoaded", () => { keep(); draw(); tail(); });
+  window.addEventListener("resize", fit);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const figure of document.querySelectorAll("figure[data-chart]")) {
+      const chart = charts.get(figure);
+      if (chart) chart.destroy();
+      charts.delete(figure);
+    }
+    draw();
+  });
+
+  // What a person has typed, chosen or opened, and what is drawn, stays as it is when the page changes under it.
+  const isChosen = (one) => one === document.activeElement
+    || (one instanceof HTMLInputElement && (one.value !== one.defaultValue || one.checked !== one.defaultChecked))
+    || (one instanceof HTMLSelectElement && [...one.options].some((option) => option.selected !== option.defaultSelected));
+  function keep() {
+    if (!window.Idiomorph) return;
+    Object.assign(Idiomorph.defaults.callbacks, {
+      beforeNodeMorphed: (old) => !(old instanceof Element)
+        || !(old.matches("figure[data-chart]") || (old.matches("input, select, textarea") && isChosen(old))),
+      beforeAttributeUpdated: (name, one) => !(name === "open" && one instanceof HTMLDetailsElement),
+    });
+  }
 })();

@@ -1,5 +1,6 @@
 """The console's paths on a listener, behind its guard against foreign hosts. It is made when somebody looks."""
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
+from queue_core.console import load_console
 from queue_core.server.auth import Authorizer
 from queue_core.server.fast_path import reply_of
 
@@ -59,6 +61,8 @@ class ConsoleMount:
             refused = Response(reply.body, reply.status, headers, media_type=reply.media_type.decode())
             await refused(scope, receive, send)
             return
+        if self._console is None:
+            await asyncio.to_thread(load_console)
         await self.console.app(scope, receive, send)
 
 

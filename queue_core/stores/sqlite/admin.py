@@ -270,7 +270,7 @@ def redrive(
     expire(session, queue, now=now)
     session.has_changes = True
     if names is None:
-        rows = in_state(session, queue, TaskState.DEAD, session.tag_ids(queue, tags), limit=limit)
+        rows = sorted(in_state(session, queue, TaskState.DEAD, session.tag_ids(queue, tags), limit=limit))
     else:
         named = (row_of_name(session, queue, given) for given in dict.fromkeys(names))
         rows = [row for row in named if row is not None and row[2] == TaskState.DEAD][:limit]

@@ -1,6 +1,7 @@
 """`towline init` beside what is there: writes what is missing, overwrites nothing, and is right as it stands."""
 
 import re
+import shutil
 from pathlib import Path
 from typing import cast
 
@@ -152,10 +153,10 @@ def test_settings_that_we_show_pass_check_and_doctor(towline: Commands, page: st
     if page == "README.md":
         text = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
         tasks = re.findall(r"^```python\n(.*?)^```$", program.read_text(), re.MULTILINE | re.DOTALL)[0]
+        (towline.folder / "tasks.py").write_text(tasks)
+        (towline.folder / "towline.yaml").write_text(text)
     else:
-        tasks = program.read_text()
-    (towline.folder / "towline.yaml").write_text(text)
-    (towline.folder / "tasks.py").write_text(tasks)
+        shutil.copytree(program.parent, towline.folder, dirs_exist_ok=True)
     told = towline("check", "--import")
     assert told.code == 0, told.err
     assert "bad" not in levels(towline, "towline.yaml").values()

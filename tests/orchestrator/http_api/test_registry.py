@@ -13,7 +13,7 @@ from orchestrator import events
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.http_api.registry import KIND, LASTING_SECONDS, SupervisorRegistry, address_of, listed
+from orchestrator.http_api.registry import KIND, LASTING_SECONDS, SupervisorRegistry, address_of, all_listed, listed
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Phase
 from queue_core.clock import Instant
@@ -150,6 +150,18 @@ def test_an_address_is_the_one_that_others_call(
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "here")
     assert address_of(url, options) == address
+
+
+def test_of_two_that_say_that_they_lead_the_newest_does() -> None:
+    killed = Registration("a", {"phase": "leading"}, Instant(60_000_000))
+    leads = Registration("b", {"phase": "leading"}, Instant(75_000_000))
+    third = Registration("c", {"phase": "standby"}, Instant(90_000_000))
+    found = all_listed([killed, leads, third], this="c")
+    assert [(one.name, one.leads, one.heard_at) for one in found] == [
+        ("a", False, 0.0),
+        ("b", True, 15.0),
+        ("c", False, 30.0),
+    ]
 
 
 def test_what_another_program_registered_is_read_leniently() -> None:

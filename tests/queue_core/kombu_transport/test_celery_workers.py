@@ -249,7 +249,7 @@ def test_a_task_that_kills_its_process_is_dead_at_its_limit_and_its_neighbours_a
     assert shop.stats().deleted_total == 4
 
 
-@pytest.mark.parametrize(("cancels", "version"), [("", "5.7"), ("1", "5.5")])
+@pytest.mark.parametrize(("cancels", "version"), [("", "5.7"), ("", "5.5"), ("1", "5.5")])
 def test_a_server_that_is_back_in_time_finds_running_tasks_done_once_or_given_up(
     tmp_path: Path, cancels: str, version: str
 ) -> None:
@@ -261,16 +261,52 @@ def _have_outage(shop: Shop, cancels: str) -> None:
     shop.start("one", "-c", "1", SHOP_CANCELS=cancels)
     task = shop.send("hold", "kept")
     eventually(lambda: shop.lines("kept"))
-    port = shop.server.port
-    shop.server.thread.stop()
-    eventually(lambda: b"Trying again" in (shop.folder / "one.log").read_bytes())
-    thread = ServerThread(shop.server.store, ServeOptions(port=port))
-    thread.start()
-    shop.server = RunningServer(thread, shop.server.store, shop.server.url)
-    if cancels:
+    _restart_server(shop)
+    if not cancels:  # a task can outlast more than one
+        eventually(lambda: shop.app.control.inspect(timeout=0.5).ping())
+        _restart_server(shop)
+    else:
         eventually(lambda: len(shop.lines("kept")) == 2)
     shop.let_end("kept")
     assert task.get(timeout=SECONDS, interval=0.01) == "kept"
     eventually(lambda: shop.stats().deleted_total == 1)
-    assert shop.lines("kept").count("ended") == 1
     assert (shop.stats().in_flight, shop.stats().ready) == (0, 0)
+    assert shop.lines("kept").count("ended") == 1
+
+
+def test_a_task_that_ends_in_a_thread_while_the_server_is_away_is_done_once(tmp_path: Path) -> None:
+    with a_shop(tmp_path, version="5.7") as shop:
+        shop.start("one", "-c", "1", "-P", "threads")
+        shop.send("hold", "kept")
+        eventually(lambda: shop.lines("kept"))
+        _stop_server(shop)
+        shop.let_end("kept")
+        _start_server(shop, tries=3)
+        eventually(lambda: shop.stats().deleted_total == 1)
+        assert (shop.stats().in_flight, shop.stats().ready) == (0, 0)
+        assert shop.lines("kept") == ["False", "ended"]
+
+
+def _restart_server(shop: Shop) -> None:
+    _stop_server(shop)
+    _start_server(shop)
+
+
+def _stop_server(shop: Shop) -> None:
+    """Stop the server, and wait until the worker has noticed."""
+    before = _tries(shop)
+    shop.server.thread.stop()
+    eventually(lambda: _tries(shop) > before)
+
+
+def _tries(shop: Shop) -> int:
+    """Return how often the worker has tried to connect again."""
+    return (shop.folder / "one.log").read_bytes().count(b"Trying again")
+
+
+def _start_server(shop: Shop, *, tries: int = 0) -> None:
+    """Start the server again, when the worker has tried to reach it so often."""
+    eventually(lambda: _tries(shop) >= tries)
+    thread = ServerThread(shop.server.store, ServeOptions(port=shop.server.port))
+    thread.start()
+    shop.server = RunningServer(thread, shop.server.store, shop.server.url)

@@ -12,9 +12,11 @@ from queue_core.errors import InvalidSettingError, TaskTooLargeError
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of
 from queue_core.kombu.names import store_name
+from queue_core.kombu.near_tasks import MOST_NEAR_TASKS
 from queue_core.kombu.options import options_of
 from queue_core.task import QueueSpec, TaskState
 from tests.queue_core.kombu_transport.conftest import Connect
+from tests.support.eventually import eventually
 
 
 class Inbox:
@@ -235,6 +237,32 @@ def test_a_task_that_is_due_soon_is_given_to_a_worker_unless_it_retries(
     connection = connect()
     publish(connection, jobs(), "now", headers={"task": "shop.resize", "eta": eta_in(9 / 86_400), "retries": retries})
     assert Inbox(connection, jobs()).drain() == given
+
+
+def publish_near(connection: kombu.Connection, count: int) -> None:
+    for number in range(count):
+        publish(connection, jobs(), number, headers={"task": "shop.resize", "eta": eta_in(9 / 86_400)})
+
+
+def test_of_a_crowd_that_is_due_soon_only_a_few_are_given_to_workers_at_once(connect: Connect) -> None:
+    connection = connect()
+    publish_near(connection, 30)
+    stats = stored(connection, "my_jobs").stats()
+    assert (stats.ready, stats.delayed) == (MOST_NEAR_TASKS, 30 - MOST_NEAR_TASKS)
+
+
+def test_a_worker_holds_only_a_few_tasks_that_are_due_soon_and_gives_back_others_uncounted(connect: Connect) -> None:
+    connection = connect()
+    publish_near(connect(eta="worker"), 30)
+    inbox = Inbox(connection, jobs())
+    assert inbox.drain() == [*range(MOST_NEAR_TASKS)]
+    assert inbox.drain() == []
+    queue = stored(connection, "my_jobs")
+    eventually(lambda: (queue.stats().in_flight, queue.stats().delayed) == (MOST_NEAR_TASKS, 30 - MOST_NEAR_TASKS))
+    waiting = queue.peek(states=frozenset({TaskState.DELAYED})).tasks
+    assert {task.leases for task in waiting} == {0}
+    publish(connection, jobs(), "due")
+    assert inbox.drain() == ["due"]
 
 
 def test_the_option_eta_worker_leaves_it_to_the_worker(connect: Connect) -> None:

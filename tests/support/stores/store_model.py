@@ -15,9 +15,10 @@ from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import QueueError
 from queue_core.limits import FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
 from queue_core.store import Store, Transaction
+from queue_core.stores.bounded_page import bounded_page
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
+from queue_core.verbs import Deletion, Granted, LeaseRequest, Page, PayloadAllowance, PeekQuery, Release, Renewal
 from tests.support.stores.task_builders import MICROSECOND
 
 QUEUES = ("one", "two")
@@ -45,6 +46,8 @@ new_tasks = some.builds(
     headers=some.sampled_from([None, None, {}, {"trace-id": "1"}, {"a": 'ü"\n\\', "b": ""}]),
     priority=some.sampled_from([0, 0, 0, 0, 1, 9]),
 )
+rooms = some.sampled_from([None, None, PayloadAllowance(0), PayloadAllowance(2050), PayloadAllowance(4500, 10, 2)])
+totals = some.sampled_from([1, 2048, 2050, 5000])
 failures = some.sampled_from(
     [
         GIVEN_BACK,
@@ -199,10 +202,30 @@ class StoreModel(RuleBasedStateMachine):
         seconds=some.sampled_from([0.0, 1.0, 5.0, 13.0]),
         tags=filters,
         worker=some.sampled_from(WORKERS),
+        allowance=rooms,
     )
-    def lease(self, queue: str, count: int, seconds: float, tags: TagFilter, worker: str) -> None:
-        request = LeaseRequest(count, seconds, tags, worker)
-        self.keep(self.both(lambda to: to.lease(queue, request, now=self.clock.now())))
+    def lease(
+        self,
+        queue: str,
+        count: int,
+        seconds: float,
+        tags: TagFilter,
+        worker: str,
+        allowance: PayloadAllowance | None,
+    ) -> None:
+        request = LeaseRequest(count, seconds, tags, worker, allowance)
+        outcome = self.both(lambda to: to.lease(queue, request, now=self.clock.now()))
+        self.keep(outcome)
+        if allowance is not None and isinstance(outcome, Granted):
+            payload_bytes = sum(len(lease.payload) for lease in outcome.leases)
+            assert payload_bytes <= allowance.total_bytes or len(outcome.leases) <= allowance.least
+
+    @rule(queue=queues, limit=some.integers(1, 8), payload_bytes=some.sampled_from([1, 2048, 4096]), total=totals)
+    def show_a_bounded_page(self, queue: str, limit: int, payload_bytes: int, total: int) -> None:
+        query = PeekQuery(ANY, frozenset(TaskState), None, 0, limit, payload_bytes, self.clock.now())
+        page = self.both(lambda to: bounded_page(to, queue, query, total_bytes=total))
+        if isinstance(page, Page):
+            assert sum(len(task.payload) for task in page.tasks) <= total or len(page.tasks) == 1
 
     @rule(
         queue=queues,

@@ -95,6 +95,17 @@ def test_a_redriven_task_keeps_its_own_bound(store: Store) -> None:
         assert (redriven.leases, redriven.max_leases) == (0, 1)
 
 
+@pytest.mark.parametrize("tags", [ANY, TagFilter.of("a", "b")], ids=["any", "tags"])
+def test_redriven_tasks_are_returned_in_the_order_of_their_ids(store: Store, tags: TagFilter) -> None:
+    added = [("1", "a", 0), ("2", "b", 0), ("3", "a", 0), ("4", "b", 9)]
+    add(store, *[NewTask(name=name, tag=tag, max_leases=1, priority=priority) for name, tag, priority in added])
+    for second, held in enumerate(sorted(lease(store, 4), key=lambda one: one.name, reverse=True)):
+        release(store, held.token, now=at(second))  # the last one dies first
+    with store.begin() as transaction:
+        redriven = transaction.redrive(QUEUE, None, tags, limit=5, now=at(5))
+    assert [task.shown_name for task in redriven] == ["1", "2", "3", "4"]
+
+
 def test_an_uncounted_lease_is_not_held_against_the_own_bound(store: Store) -> None:
     add(store, NewTask(max_leases=1))
     for _ in range(3):

@@ -232,6 +232,40 @@ def test_new_limits_hold_at_once_and_old_ones_no_longer(store: Store) -> None:
     assert len(lease(store, 10)) == 2
 
 
+@pytest.mark.parametrize("fair", [False, True])
+def test_a_removed_limit_admits_what_it_held_and_tells_of_it(store: Store, fair: bool) -> None:
+    a_queue(store, per_tag=TagLimits(max_in_flight=1, fair=fair))
+    add(store, *named(3, "a"), NewTask(b"x", name="a-urgent", tag="a", priority=3), *named(2, "b"), *named(1, None))
+    with store.begin() as transaction:
+        transaction.admitted()
+        transaction.put_queue(replace(SPEC, per_tag=TagLimits(fair=fair)), now=at(4))
+        told = sorted(transaction.admitted())  # calls that wait for a task are woken
+    assert told == [(QUEUE, "a", 3), (QUEUE, "b", 1)]
+    with store.read() as transaction:
+        waiting = transaction.waiting(QUEUE, ANY, now=at(6))
+    assert [one.ready_at for one in waiting] == [START] * 3 + [at(4)] * 4
+    leases = lease(store, 10, now=at(6))
+    assert {one.name: one.ready_at for one in leases} == {
+        "a-urgent": START,
+        "a-1": at(4),  # the urgent one took its place
+        "a-2": at(4),
+        "a-3": at(4),
+        "b-1": START,
+        "b-2": at(4),
+        "None-1": START,
+    }
+    assert store.check().problems == ()
+
+
+def test_a_limit_removed_by_a_clock_behind_admits_as_of_that_clock(store: Store) -> None:
+    a_queue(store, per_tag=TagLimits(max_in_flight=1))
+    add(store, *named(2, "a"), now=at(5))
+    with store.begin() as transaction:
+        transaction.put_queue(SPEC, now=at(3))
+    assert {task.shown_name: task.eta for task in peek(store, now=at(6))} == {"a-1": at(5), "a-2": at(3)}
+    assert names(lease(store, 2, now=at(6))) == ["a-2", "a-1"]
+
+
 def test_a_new_rate_holds_what_is_ready_and_what_stays_keeps_its_place(store: Store) -> None:
     add(store, *named(5, "a"), *named(2, "b"))
     with store.begin() as transaction:

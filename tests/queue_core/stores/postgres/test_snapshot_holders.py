@@ -29,7 +29,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
 
 @pytest.fixture
 def store(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresStore]:
-    monkeypatch.setattr(holders, "MANY_DEAD_ROWS", 50)
+    monkeypatch.setattr(holders, "MANY_DEAD_ROWS", 300)  # the server counts those of each transaction by and by
     ask(engine, "DROP SCHEMA IF EXISTS towline CASCADE")
     with closing(PostgresStore(engine.url)) as opened:
         a_queue(opened)

@@ -1,0 +1,34 @@
+"""The last hour of the pools, for the rows of pages: asked for now and then, as a minute is one point."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+from queue_core.console.call import PageCall
+from queue_core.console.sparkline import Sparkline, sparkline, total_of
+from queue_core.http_api.values import Json
+
+PATH: Final = "/v1/trends"
+
+
+async def trends_of_pools(call: PageCall) -> Sequence[Json]:
+    """Return the trend of each pool; none where the API has none."""
+    if PATH not in call.paths:
+        return ()
+
+    async def read() -> Sequence[Json]:
+        return cast("list[Json]", (await call.get(PATH))["pools"])
+
+    return await call.memory.value(("trends", call.role), None, read)
+
+
+def ready_in(trend: Json) -> tuple[int | None, ...]:
+    """Return the ready tasks of a trend, oldest first."""
+    return tuple(cast("list[int | None]", trend["ready"]))
+
+
+async def trends_of_queues(call: PageCall) -> dict[str, Sparkline | None]:
+    """Return a line for each queue that pools work on: what waited for all of them together."""
+    by_queue: dict[str, list[tuple[int | None, ...]]] = {}
+    for one in await trends_of_pools(call):
+        by_queue.setdefault(str(one["queue"]), []).append(ready_in(one))
+    return {queue: sparkline(total_of(lines)) for queue, lines in by_queue.items()}

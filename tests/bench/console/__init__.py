@@ -1,0 +1,1 @@
+"""What the console costs a busy server: pages, streams, and the leases beside them."""

@@ -1,0 +1,119 @@
+"""Streams of pages over HTTP: resumed by their last id, limited, ended with the session and with the server."""
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from queue_core.clock import MICROSECONDS, SystemClock
+from queue_core.console.live import MAX_VIEWERS
+from queue_core.console.sessions import PLAIN_COOKIE, SESSION_SECONDS, session_cookie
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.server import ServerThread
+from queue_core.stores.memory.store import MemoryStore
+from tests.console.following.readers import follow
+from tests.support.eventually import eventually
+from tests.support.servers import QUEUE, RunningServer, a_server
+
+TOKEN = "viewer-token-0123456789"
+PAGE = f"queues/{QUEUE}"
+
+
+def now_seconds() -> float:
+    return SystemClock().now() / MICROSECONDS
+
+
+def add(server: RunningServer, payload: bytes, *, token: str | None = None) -> None:
+    with closing(server.queue(token=token)) as queue:
+        queue.add(payload)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningServer]:
+    with a_server() as server:
+        yield server
+
+
+def test_a_page_is_streamed_whenever_it_has_changed(running: RunningServer) -> None:
+    with follow(running.port, PAGE) as reader:
+        assert reader.status == 200
+        assert "text/event-stream" in reader.head
+        assert "x-accel-buffering: no" in reader.head.lower()
+        first = reader.next("page")
+        add(running, b"new")
+        second = reader.next("page")
+        assert second.id != first.id
+        assert "ready" in second.data
+
+
+def test_a_reader_that_connects_again_gets_only_what_it_has_not_seen(running: RunningServer) -> None:
+    with follow(running.port, PAGE) as reader:
+        seen = reader.next("page").id
+    with follow(running.port, PAGE, seen=seen) as again:
+        add(running, b"newer")
+        assert again.next("page").id != seen, "the page that it has seen is not sent again"
+
+
+def test_further_viewers_than_there_may_be_are_refused(running: RunningServer) -> None:
+    readers = [follow(running.port, PAGE) for _ in range(MAX_VIEWERS)]
+    try:
+        with follow(running.port, PAGE) as refused:
+            assert refused.status == 503
+        readers.pop().close()
+
+        def is_let_in() -> bool:
+            with follow(running.port, PAGE) as reader:
+                return reader.status == 200
+
+        eventually(is_let_in)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def test_a_stream_ends_with_its_session_and_says_so() -> None:
+    with a_server(options=ServeOptions(tokens=(AccessToken(Role.VIEWER, TOKEN),))) as server:
+        with follow(server.port, PAGE) as stranger:
+            assert stranger.status == 401
+        began = now_seconds() - SESSION_SECONDS + 2
+        cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, now_seconds=began)}"
+        with follow(server.port, PAGE, cookie=cookie) as reader:
+            assert reader.next("page").id
+            assert reader.next("over").data == "session"
+            reader.rest()
+            assert reader.is_whole
+        with follow(server.port, PAGE, cookie=cookie) as again:
+            assert again.status == 401
+
+
+def test_streams_end_whole_with_their_server_and_go_on_with_the_next_one() -> None:
+    store = MemoryStore()
+    options = ServeOptions(tokens=(AccessToken(Role.ADMIN, TOKEN),))
+    cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, now_seconds=now_seconds())}"
+    with a_server(store, options) as server:
+        port = server.port
+        readers = [follow(port, PAGE, cookie=cookie) for _ in range(20)]
+        seen = {reader.next("page").id for reader in readers}
+        assert len(seen) == 1
+        server.thread.stop()
+        for reader in readers:
+            reader.rest()
+            reader.close()
+        assert all(reader.is_whole for reader in readers), "none was cut off by the end of the stop's time"
+        next_one = ServerThread(store, ServeOptions(port=port, tokens=options.tokens))
+        next_one.start()
+        try:
+            with follow(port, PAGE, seen=seen.pop(), cookie=cookie) as again:
+                assert again.status == 200, "the session outlives the server"
+                add(server, b"after the restart", token=TOKEN)
+                assert again.next("page").id
+        finally:
+            next_one.stop()
+
+
+def test_events_go_on_after_a_restart_from_the_first_one(running: RunningServer) -> None:
+    add(running, b"an event")
+    total = running.thread.core.ring.total
+    assert running.thread.core.ring.resumed(str(total - 1), default=0) == total - 1
+    assert running.thread.core.ring.resumed(str(total + 1000), default=total) == 0, "an id of another run"
+    assert running.thread.core.ring.resumed("", default=total) == total
