@@ -43,7 +43,6 @@ SERVICES = {
     "initdb": ("postgresql", "the PostgreSQL store"),
     "redis-server": ("redis-server", "the Redis store"),
     "rabbitmqctl": ("rabbitmq-server", "Celery fleets on RabbitMQ"),
-    "nginx": ("nginx", "the console behind a proxy"),
     "ip": ("iproute2", "servers in network namespaces"),
     "dockerd": ("docker.io", "fleets of containers"),
     "docker-compose": ("docker-compose", "the stack of deploy/compose.yaml"),
