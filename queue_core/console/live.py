@@ -7,7 +7,7 @@ while nobody looks.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Final
@@ -162,7 +162,7 @@ class Seat:
             self._is_left = True
             self._pages.leave(self._page)
 
-    async def events(self, *, seen: str, seconds: float) -> AsyncIterator[bytes]:
+    async def events(self, *, seen: str, seconds: float) -> AsyncGenerator[bytes, None]:
         """Yield the page whenever it has changed, and comments in between; ends with the server, or the page.
 
         Args:

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
+from queue_core.clock import Instant
 from queue_core.console.api import ApiReply, Query
 from queue_core.console.call import PageCall, Viewer
 from queue_core.console.pages.events import EVENTS_READ, EVENTS_SHOWN, events
@@ -21,7 +22,7 @@ class RingApi:
         self.sent = 0
 
     def add(self, *names: str) -> None:
-        self.ring.record([QueueEvent("task.added", at=1, queue=QUEUE, task=name) for name in names])
+        self.ring.record([QueueEvent("task.added", at=Instant(1), queue=QUEUE, task=name) for name in names])
 
     async def call(
         self, _method: str, _path: str, _body: Json | None = None, *, query: Query = (), token: str | None = None
