@@ -50,7 +50,6 @@ SERVICES = {
     "promtool": ("prometheus", "the alerts of deploy/prometheus-alerts.yaml"),
     "chromium": ("chromium", "the console in a browser"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
-    "nginx": ("nginx-light", "the console behind a proxy with a prefix and TLS"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
 

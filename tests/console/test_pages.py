@@ -136,20 +136,24 @@ def test_strangers_texts_are_shown(light: Look, stage: ConsoleStage) -> None:
 
 def test_an_event_of_a_stream_cannot_be_made_by_a_text(stage: ConsoleStage) -> None:
     path = "/console/live/queues/celery--3Cb-3E/dead"
-    with socket.create_connection(("127.0.0.1", urlsplit(stage.url).port or 0), timeout=30) as connection:
+    with ExitStack() as stack:
+        connection = socket.create_connection(("127.0.0.1", urlsplit(stage.url).port or 0), timeout=30)
+        stack.enter_context(connection)
         connection.sendall(f"GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
-        stream = connection.makefile("rb")
+        stream = stack.enter_context(connection.makefile("rb"))
         while stream.readline().strip():
             continue
-        lines: list[bytes] = []
-        while not lines or lines[-1] not in (b"", b"\r"):
+        read = b""
+        while b"event: page" not in read or not read.endswith(b"\n\n"):
             size = int(stream.readline(), 16)
-            chunk = stream.read(size)
+            read += stream.read(size)
             stream.readline()
-            lines += chunk.split(b"\n")
-    assert lines[0] == b"event: page"
-    assert {line.partition(b":")[0] for line in lines[1:] if line} == {b"data"}
-    assert not any(b"\r" in line for line in lines)
+    lines = read.split(b"\n")
+    assert lines.count(b"event: page") == 1
+    assert {line.partition(b":")[0] for line in lines if line} <= {b"", b"data", b"event", b"id", b"retry"}
+    page = b"\n".join(line.removeprefix(b"data: ") for line in lines[lines.index(b"event: page") + 1 :])
+    assert b"&lt;script foreign&gt;" in page
+    assert b"\r" not in read
 
 
 def test_every_control_is_reached_by_the_keyboard(light: Look, stage: ConsoleStage) -> None:
