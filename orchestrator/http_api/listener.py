@@ -5,7 +5,6 @@ import socket
 import threading
 from typing import TYPE_CHECKING
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -17,12 +16,12 @@ from queue_core.server.auth import Authorizer
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
-from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
+from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ServeOptions, check_options
-from queue_core.server.server import HttpServer, bind, tls_files, url_of
+from queue_core.server.server import HttpServer, bind, http_config, url_of
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer
@@ -92,19 +91,7 @@ class FleetListener:
         class FleetConnection(HttpConnection):
             shared = Connections(loop.time)
 
-        config = uvicorn.Config(
-            self._app,
-            loop="asyncio",
-            http=FleetConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=STOP_SECONDS,
-            **tls_files(self.options),
-        )
+        config = http_config(self._app, self.options, protocol=FleetConnection, stop_seconds=STOP_SECONDS)
         server = self._server = HttpServer(config, started=lambda: None, stopping=self._end_streams)
         if self._should_stop:
             server.stop()

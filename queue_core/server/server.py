@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 
 import structlog
 import uvicorn
+from starlette.types import ASGIApp
 
 from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
@@ -176,11 +177,35 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def tls_files(options: ServeOptions) -> TlsFiles:
+def _tls_files(options: ServeOptions) -> TlsFiles:
     """Return uvicorn's settings for the certificate of a listener; none for one that speaks plaintext."""
     if options.tls is None:
         return {}
     return {"ssl_certfile": options.tls.cert, "ssl_keyfile": str(options.tls.key)}
+
+
+def http_config(
+    app: ASGIApp, options: ServeOptions, *, protocol: type[asyncio.Protocol], stop_seconds: int
+) -> uvicorn.Config:
+    """Return uvicorn's settings of a listener, for an `HttpServer`.
+
+    Args:
+        protocol: the class of its connections.
+        stop_seconds: seconds that a stop waits for requests under way.
+    """
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=ACCEPTED_AT_ONCE,
+        timeout_graceful_shutdown=stop_seconds,
+        **_tls_files(options),
+    )
 
 
 def inherited_socket(options: ServeOptions) -> socket.socket | None:
@@ -269,19 +294,9 @@ class QueueServer:
         """Serve until `stop`; returns when every answer is written and every thread has ended."""
         connections = Connections(asyncio.get_running_loop().time)
         app = ServerApp(self.core, connections, extensions=self._extensions)
-        config = uvicorn.Config(
-            app,
-            loop="asyncio",
-            http=fast_protocol_class(self.core, connections),
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=max(1, round(self._options.stop_seconds)),
-            **tls_files(self._options),
-        )
+        stop_seconds = max(1, round(self._options.stop_seconds))
+        protocol = fast_protocol_class(self.core, connections)
+        config = http_config(app, self._options, protocol=protocol, stop_seconds=stop_seconds)
 
         AcceptErrors(asyncio.get_running_loop())
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
@@ -18,10 +17,10 @@ from queue_core.errors import InvalidSettingError
 from queue_core.server.app import ServerApp, route_error
 from queue_core.server.auth import Authorizer
 from queue_core.server.console.mount import ENTRY, ConsoleMount
-from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
+from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions
-from queue_core.server.server import BACKLOG, HttpServer, bind, tls_files, url_of
+from queue_core.server.server import BACKLOG, HttpServer, bind, http_config, url_of
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
@@ -138,19 +137,7 @@ class ConsoleAlone:
             address = f"{self.url}/{ENTRY}"
             announce(Announced(address, f"{address}{link}" if link else None))
 
-        config = uvicorn.Config(
-            app,
-            loop="asyncio",
-            http=PageConnection,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=ACCEPTED_AT_ONCE,
-            timeout_graceful_shutdown=STOP_SECONDS,
-            **tls_files(self._options),
-        )
+        config = http_config(app, self._options, protocol=PageConnection, stop_seconds=STOP_SECONDS)
         server = self._server = HttpServer(config, started=started, stopping=mount.stop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):
