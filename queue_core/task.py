@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Final, Literal, TypeAlias, cast
 
@@ -228,6 +228,24 @@ class QueueSpec:
     def is_limited(self) -> bool:
         """Return whether the whole queue has a limit."""
         return self.max_in_flight is not None or self.rate is not None
+
+
+NEWER_SETTINGS: Final = {
+    setting.name: setting.default
+    for setting in fields(QueueSpec)
+    if setting.name
+    in (
+        "history_keep",
+        "history_seconds",
+        "max_in_flight",
+        "rate",
+        "per_tag",
+        "max_payload_bytes",
+        "max_eta_seconds",
+        "label",
+    )
+}
+"""Settings that are left out of JSON where they are the default, so that older versions read it."""
 
 
 def token_of(task_id: int, leased_at: Instant) -> str:

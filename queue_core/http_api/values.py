@@ -26,7 +26,7 @@ from queue_core.stats import (
     WaitingTask,
     WorkerActivity,
 )
-from queue_core.task import Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import NEWER_SETTINGS, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
 from queue_core.verbs import Added, Deletion, Page, Renewal, Renewed, Storage
 
@@ -39,22 +39,6 @@ _ALWAYS: Final = tuple(field.name for field in fields(Lease) if field.default is
 _PLAIN_MEMBERS: Final = len(_ALWAYS)
 _lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
-
-_NEWER_SETTINGS: Final = {
-    field.name: field.default
-    for field in fields(QueueSpec)
-    if field.name
-    in (
-        "history_keep",
-        "history_seconds",
-        "max_in_flight",
-        "rate",
-        "per_tag",
-        "max_payload_bytes",
-        "max_eta_seconds",
-        "label",
-    )
-}
 
 StateName = Literal["ready", "delayed", "in_flight", "dead", "held"]
 STATE_NAMES: dict[TaskState, StateName] = {
@@ -306,7 +290,7 @@ def settings_json(spec: QueueSpec) -> Json:
     settings = queue_json(spec)
     for name in ("name", "paused", "moved_to"):
         del settings[name]
-    for name, default in _NEWER_SETTINGS.items():
+    for name, default in NEWER_SETTINGS.items():
         if getattr(spec, name) == default:
             del settings[name]
     return settings

@@ -26,7 +26,7 @@ from queue_core.attempts.attempt import (
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_headers
-from queue_core.task import Headers, Progress, QueueSpec, StoredTask, TaskState
+from queue_core.task import NEWER_SETTINGS, Headers, Progress, QueueSpec, StoredTask, TaskState
 from queue_core.validation import check_queue_spec
 from queue_core.verbs import HeldName
 
@@ -154,22 +154,6 @@ _STATES: Final = {name: state for state, name in STATE_NAMES.items()}
 
 
 _LEFT_OUT: Final = frozenset({"lease_calls_per_second", "user_emails", "writer_emails", "mode"})
-_DEFAULTS: Final = {
-    field.name: field.default
-    for field in fields(QueueSpec)
-    if field.name
-    in (
-        "history_keep",
-        "history_seconds",
-        "max_in_flight",
-        "rate",
-        "per_tag",
-        "max_payload_bytes",
-        "max_eta_seconds",
-        "label",
-    )
-}
-"""Settings that are left out where they are the default, so that older versions read such a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +194,7 @@ def header_line(header: Header) -> bytes:
             for field in fields(spec)
             if field.name != "moved_to"
             and ((value := getattr(spec, field.name)) or field.name not in _LEFT_OUT)
-            and (field.name not in _DEFAULTS or value != _DEFAULTS[field.name])
+            and (field.name not in NEWER_SETTINGS or value != NEWER_SETTINGS[field.name])
         }
         for spec in header.queues
     ]
@@ -330,13 +314,13 @@ def _spec(found: RecordFields, number: int) -> QueueSpec:
             _emails(found, "user_emails"),
             _emails(found, "writer_emails"),
             _mode(found),
-            found.number("history_keep", _DEFAULTS["history_keep"], most=limits.MAX_HISTORY_LEASES),
-            found.seconds("history_seconds", _DEFAULTS["history_seconds"]),
+            found.number("history_keep", NEWER_SETTINGS["history_keep"], most=limits.MAX_HISTORY_LEASES),
+            found.seconds("history_seconds", NEWER_SETTINGS["history_seconds"]),
             _optional(found, "max_in_flight", limits.MAX_IN_FLIGHT),
             _rate(found),
             _tag_limits(found),
-            found.number("max_payload_bytes", _DEFAULTS["max_payload_bytes"], most=limits.LARGEST_PAYLOAD_BYTES),
-            found.seconds("max_eta_seconds", _DEFAULTS["max_eta_seconds"]),
+            found.number("max_payload_bytes", NEWER_SETTINGS["max_payload_bytes"], most=limits.LARGEST_PAYLOAD_BYTES),
+            found.seconds("max_eta_seconds", NEWER_SETTINGS["max_eta_seconds"]),
             found.text("label", "", most=limits.MAX_LABEL_CHARACTERS),
             paused=found.flag("paused"),
         )
