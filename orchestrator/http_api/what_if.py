@@ -33,7 +33,7 @@ class WhatIfBody(RequestBody):
     arrivals: list[tuple[float, float]] = Field(
         min_length=1,
         max_length=MAX_ARRIVALS,
-        description="Of each task the second at which it arrived, and the seconds that it took.",
+        description="Pairs, one a task: the second at which it arrived, and the seconds that it took.",
         strict=False,
     )
     slo_seconds: float | None = Field(None, gt=0, description="Another slo.")

@@ -10,7 +10,7 @@ from queue_core.http_api.values import Json
 MAX_ARRIVALS: Final = 100_000
 COLUMNS: Final = ("arrival_s", "service_s")
 Arrivals = list[tuple[float, float]]
-"""Of each task the second at which it arrived, in order, and the seconds that it took."""
+"""Pairs, one a task, in the order of arrival: the second at which it arrived, and the seconds that it took."""
 
 
 def arrivals_of(leases: Iterable[Json], *, tags: object, since_seconds: float, until_seconds: float) -> Arrivals:

@@ -1,4 +1,4 @@
-"""A look at a page: who looks, at what, when; and the calls that it makes."""
+"""A look at a page: its viewer, its address, its instant, and the calls that it makes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

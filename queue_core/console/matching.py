@@ -20,7 +20,7 @@ CHANGES: Final[Mapping[str, tuple[str, str, str]]] = {
     "postpone": ("Postpone", "postponed", "delayed"),
     "delete": ("Delete", "deleted", ""),
 }
-"""Of each change: its name, what has become of the tasks, and the state that they must have; "": any."""
+"""The changes: the name of each, the words for its tasks afterwards, and the state that they must have; "": any."""
 SCAN: Final = 100_000
 MAX_CALLS: Final = 200
 """Calls of one count or change, at most: each of them looks at 100,000 tasks, or changes 1,000."""

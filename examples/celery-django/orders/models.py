@@ -1,4 +1,4 @@
-"""What the shop keeps of an order."""
+"""Orders as the shop keeps them."""
 
 from django.db import models
 

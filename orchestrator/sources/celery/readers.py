@@ -208,7 +208,7 @@ class DeclareReader:
                 raise
         depths = {queue: QueueDepth(count) for queue, count in ready.items()}
         if self._api is not None:
-            # What it adds can be done without: while it is away, ages are estimated.
+            # The API only adds to these counts: while it is away, ages are estimated.
             with suppress(OSError, ValueError, urllib3.exceptions.HTTPError):
                 return {queue: self._api.completed(queue, depth) for queue, depth in depths.items()}
         return depths

@@ -19,7 +19,7 @@ class BridgeSource(Protocol):
     """
 
     url: str
-    """Of the broker, without secrets."""
+    """The broker's address, without secrets."""
     errors: tuple[type[BaseException], ...]
 
     def open(self) -> None:
