@@ -15,7 +15,7 @@ from orchestrator.settings_file import DEFAULT_FILE
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
-from queue_core.cli.options import Function, file_option, json_option
+from queue_core.cli.options import Function, file_option, json_option, token_file_option
 from queue_core.cli.target import check_scheme
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
@@ -46,12 +46,7 @@ class SupervisorOptions(TypedDict):
 
 def supervisor_options(function: Function) -> Function:
     """Add the options that name a supervisor: `--url` and `--token-file`, or `-f`; and `--json`."""
-    function = json_option(file_option(function))
-    function = click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        help="File with the bearer token  [or TOWLINE_TOKEN, TOWLINE_TOKEN_FILE]",
-    )(function)
+    function = token_file_option(json_option(file_option(function)))
     return click.option("--url", help="A supervisor elsewhere: the URL of its `towline up`, or of supervisor.listen.")(
         function
     )

@@ -106,14 +106,18 @@ def file_argument(function: Function) -> Function:
     return argument(_file_option(function, chosen))
 
 
-def target_options(function: Function) -> Function:
-    """Add the options of `find_target`: `--url`, `--store`, `--token-file`, `-f`; and `--json`."""
-    function = json_option(file_option(function))
-    function = click.option(
+def token_file_option(function: Function) -> Function:
+    """Add `--token-file`: a file with the caller's token."""
+    return click.option(
         "--token-file",
         type=click.Path(path_type=Path, dir_okay=False),
         help="File with the bearer token  [or TOWLINE_TOKEN, TOWLINE_TOKEN_FILE]",
     )(function)
+
+
+def target_options(function: Function) -> Function:
+    """Add the options of `find_target`: `--url`, `--store`, `--token-file`, `-f`; and `--json`."""
+    function = token_file_option(json_option(file_option(function)))
     function = click.option("--store", help="Open this store directly, such as sqlite:///towline.db.")(function)
     return click.option(
         "--url", help="Server, such as http://127.0.0.1:7878 or unix:///run/towline.sock; several by commas."

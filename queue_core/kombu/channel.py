@@ -15,7 +15,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
-from queue_core.config.celery_names import label_of
+from queue_core.config.celery_names import label_of, store_name
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
@@ -30,7 +30,6 @@ from queue_core.kombu.envelope import (
     text_of,
 )
 from queue_core.kombu.keeper import Ending
-from queue_core.kombu.names import store_name
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload

@@ -4,7 +4,7 @@ All of it is a stranger's: what is not as expected is left out, and nothing of a
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -175,12 +175,6 @@ def worker_of(node: str) -> str:
 def sampled_future(heads: Sequence[MessageHead | None], *, now: float) -> tuple[float, ...]:
     """Return the etas after `now` of messages that were looked at, soonest first."""
     return tuple(sorted(head.eta for head in heads if head is not None and head.eta is not None and head.eta > now))
-
-
-def names_in(nodes: Iterable[str], workers: Iterable[str]) -> list[str]:
-    """Return the nodes that are these workers."""
-    known = set(workers)
-    return [node for node in nodes if worker_of(node) in known]
 
 
 def _signal(event: Mapping[str, object]) -> NodeSignal | None:

@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeVar
 
 from queue_core.api import Queues
 from queue_core.clock import Clock
+from queue_core.config.celery_names import store_name
 from queue_core.errors import (
     InvalidRequestError,
     PermissionDeniedError,
@@ -16,7 +17,6 @@ from queue_core.errors import (
 )
 from queue_core.kombu.bridge.message import BridgedMessage, Priorities, bridged_task
 from queue_core.kombu.bridge.source import BridgeSource
-from queue_core.kombu.names import store_name
 from queue_core.task import NewTask, QueueSpec
 
 Answer = TypeVar("Answer")

@@ -8,10 +8,10 @@ import pytest
 from kombu.exceptions import ChannelError
 
 from queue_core.clock import MICROSECONDS, SystemClock
+from queue_core.config.celery_names import store_name
 from queue_core.errors import InvalidSettingError, TaskTooLargeError
 from queue_core.kombu.address import address_of
 from queue_core.kombu.broker import broker_of
-from queue_core.kombu.names import store_name
 from queue_core.kombu.near_tasks import MOST_NEAR_TASKS
 from queue_core.kombu.options import options_of
 from queue_core.task import QueueSpec, TaskState
