@@ -53,7 +53,7 @@ def test_the_readme_tests_its_own_handlers(monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_policy_can_be_asked_as_documented(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    supervising, asking = _programs("orchestrator/doc/daemon.md")
+    supervising, asking = _programs("docs/how-to/daemon.md")
     compile(supervising, "supervising", "exec")
     monkeypatch.chdir(tmp_path)
     Path("towline.yaml").write_text(SETTINGS)
@@ -78,7 +78,7 @@ def test_the_handlers_of_deploy_give_up_on_a_file_that_is_not_there(tmp_path: Pa
 
 def test_the_page_on_testing_tests_what_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("shown")
-    for program in _programs("queue_core/doc/testing.md"):
+    for program in _programs("docs/how-to/testing.md"):
         exec(compile(program, "testing.md", "exec"), module.__dict__)
     module.test_a_picture_is_resized()
     module.test_what_the_producer_adds()
@@ -93,7 +93,7 @@ def test_the_page_on_functions_shows_functions(monkeypatch: pytest.MonkeyPatch) 
     httpx = ModuleType("httpx")
     httpx.Client = Client  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "httpx", httpx)
-    first, uses, hooks = _programs("queue_core/doc/functions.md")
+    first, uses, hooks = _programs("docs/how-to/functions.md")
     module, queues = _run(first, "shown"), MemoryQueues()
     with module.app.bound_to(queues):
         exec(compile(uses, "functions.md", "exec"), module.__dict__)
@@ -119,7 +119,7 @@ def test_the_site_of_the_page_on_event_loops_adds_a_task(tmp_path: Path, monkeyp
     fastapi = ModuleType("fastapi")
     fastapi.FastAPI, fastapi.Request = FastAPI, Request  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    program, _ = _programs("queue_core/doc/async.md")
+    program, _ = _programs("docs/how-to/async.md")
     store = f"sqlite:///{tmp_path}/queue.db"
     queue = open_queue(store, "thumbs")
     site = _run(program.replace("http://127.0.0.1:7878", store), "site").app
@@ -149,7 +149,7 @@ def test_the_commands_that_show_workers_output_are_ones_and_do_so(towline: Comma
     folder = towline.folder / ".towline" / "workers"
     folder.mkdir(parents=True)
     (folder / "resize-7f3k2q.log").write_text('{"event": "done", "task": "cat-17"}\n')
-    page = (ROOT / "orchestrator/doc/logs.md").read_text()
+    page = (ROOT / "docs/how-to/logs.md").read_text()
     commands = re.findall(r"^\$ towline logs ?(.*)$", page, re.MULTILINE)
     assert len(commands) >= 6
     for text in [*commands, *(example.partition(" logs")[2].partition("|")[0] for example in logs.examples)]:
@@ -162,7 +162,7 @@ def test_the_commands_that_show_workers_output_are_ones_and_do_so(towline: Comma
 
 def test_a_workers_name_is_where_the_page_says() -> None:
     (settings,) = re.findall(
-        r"^```yaml\n(pools:\n.*?)^```$", (ROOT / "orchestrator/doc/daemon.md").read_text(), re.MULTILINE | re.DOTALL
+        r"^```yaml\n(pools:\n.*?)^```$", (ROOT / "docs/how-to/daemon.md").read_text(), re.MULTILINE | re.DOTALL
     )
     project = parse(f"queues: {{thumbs: {{max_leases: 5}}}}\n{settings}", name="towline.yaml", directory=ROOT)
     request = SpawnRequest("resize-7f", project.pools["resize"])

@@ -18,7 +18,7 @@ from tests.support.eventually import eventually
 from tests.support.stores import engines
 from tests.support.stores.engine_process import EngineUnavailableError
 
-PAGE = (ROOT / "queue_core/doc/from-celery.md").read_text()
+PAGE = (ROOT / "docs/from/celery.md").read_text()
 REDIS, SERVER = "127.0.0.1:6379", "127.0.0.1:7878"
 SECONDS = 60.0
 

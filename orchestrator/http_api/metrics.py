@@ -1,4 +1,4 @@
-"""Prometheus metrics of a fleet, explained in doc/metrics.md. Workers and tasks are never labels."""
+"""Prometheus metrics of a fleet, explained in docs/reference/metrics.md. Workers and tasks are never labels."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate

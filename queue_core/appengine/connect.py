@@ -1,7 +1,7 @@
 """`connect_appengine`: use App Engine's `google.appengine.api.taskqueue` with a Towline server.
 
 A web application inside `google.appengine.api.wrap_wsgi_app` only needs environment variables; any other program calls
-`connect_appengine` once. See `doc/appengine-python.md`.
+`connect_appengine` once. See `docs/from/appengine-python.md`.
 """
 
 import os

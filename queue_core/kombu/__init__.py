@@ -4,7 +4,7 @@
 
     app = Celery("shop", broker="towline+http://127.0.0.1:7878")
 
-It is the only import that a program needs. See `queue_core/doc/celery.md`.
+It is the only import that a program needs. See `docs/how-to/celery.md`.
 """
 
 from kombu.transport import TRANSPORT_ALIASES

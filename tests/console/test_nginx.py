@@ -21,7 +21,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet.certificates import a_certificate
 from tests.support.servers import QUEUE, a_server
 
-MANUAL: Final = Path(orchestrator.__file__).parent / "doc" / "console.md"
+MANUAL: Final = Path(orchestrator.__file__).parents[1] / "docs" / "how-to" / "console.md"
 ADMIN: Final = AccessToken(Role.ADMIN, "admin-secret-0123456789")
 PROXY: Final = ProxyLogin("x-forwarded-user", ("127.0.0.1",), Role.VIEWER, {"ann": Role.OPERATOR})
 LOGIN: Final = {"authorization": "Basic " + b64encode(b"ann:secret").decode()}

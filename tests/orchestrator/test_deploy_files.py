@@ -22,7 +22,7 @@ from tests.support.commands import ROOT
 from tests.support.fleet.scraped_metrics import METRICS, scraped_from_a_running_fleet
 
 DEPLOY = ROOT / "deploy"
-RUNBOOK = (ROOT / "orchestrator/doc/runbook.md").read_text()
+RUNBOOK = (ROOT / "docs/how-to/runbook.md").read_text()
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
 SEVERITIES = {"critical", "warning", "info"}
 TARGET_LABELS = {"job", "instance"}  # what Prometheus itself gives to everything it scrapes
@@ -167,7 +167,7 @@ def checks_of_doctor() -> set[str]:
 def test_every_alert_and_every_finding_has_its_section_and_no_section_is_left_over() -> None:
     links = {str(cast("Mapping[str, str]", alert["annotations"])["runbook_url"]) for alert in alerts()}
     links |= {Finding(check, "bad", "").see for check in checks_of_doctor()}
-    assert {link.partition("#")[0] for link in links} == {"orchestrator/doc/runbook.md"}
+    assert {link.partition("#")[0] for link in links} == {"docs/how-to/runbook.md"}
     assert {link.partition("#")[2] for link in links} == set(sections())
     for alert in alerts():
         link = str(cast("Mapping[str, str]", alert["annotations"])["runbook_url"])
@@ -183,7 +183,7 @@ def test_every_section_tells_cause_check_and_cure() -> None:
 def test_every_link_of_the_runbook_leads_somewhere() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", RUNBOOK):
         path, _, anchor = target.partition("#")
-        assert not path or (ROOT / "orchestrator/doc" / path).is_file(), target
+        assert not path or (ROOT / "docs/how-to" / path).is_file(), target
         assert path or anchor in sections(), target
 
 

@@ -1,6 +1,6 @@
 """Run workers as tasks of Swarm services: a pool is a service, and we set its replicas (ADR 13).
 
-Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see orchestrator/doc/swarm.md).
+Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see docs/how-to/swarm.md).
 """
 
 from collections.abc import Callable, Mapping, Sequence

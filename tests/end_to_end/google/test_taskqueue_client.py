@@ -226,7 +226,7 @@ def test_a_batch_answers_every_call_by_itself(client: Any) -> None:
 
 # -- the page of documentation ----------------------------------------------------------------------------------------
 
-PAGE = Path(queue_core.__file__).parent / "doc" / "taskqueue-v1beta2.md"
+PAGE = Path(queue_core.__file__).parents[1] / "docs/reference/taskqueue-v1beta2.md"
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
 
 

@@ -24,7 +24,7 @@ from tests.support.docker.swarms import swarm
 from tests.support.eventually import eventually
 from tests.support.stores.engine_process import EngineUnavailableError
 
-RUNBOOK: Final = ROOT / "orchestrator" / "doc" / "runbook.md"
+RUNBOOK: Final = ROOT / "docs" / "how-to" / "runbook.md"
 CONTAINER: Final = "a" * 64
 MOUNTS: Final = "732 700 8:1 /var/lib/docker/containers/{container}/hostname /etc/hostname rw - ext4 /dev/sda1 rw\n"
 

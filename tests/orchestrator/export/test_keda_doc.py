@@ -15,7 +15,7 @@ from orchestrator.http_api.paths import PoolStats
 from tests.support.commands import Commands
 from tests.support.platform_schemas import KEDA
 
-PAGE: Final = (Path(orchestrator.__file__).parent / "doc" / "keda.md").read_text()
+PAGE: Final = (Path(orchestrator.__file__).parents[1] / "docs/how-to/keda.md").read_text()
 
 
 def blocks(kind: str) -> list[str]:

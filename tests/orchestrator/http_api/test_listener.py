@@ -35,7 +35,7 @@ from tests.support.fleet.fleet_builders import NOW, a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 from tests.support.servers import read_reply
 
-DOC: Final = Path(orchestrator.__file__).parent / "doc" / "metrics.md"
+DOC: Final = Path(orchestrator.__file__).parents[1] / "docs/reference/metrics.md"
 OBSERVER: Final = "observer-secret-0123456789"
 VIEWER: Final = AccessToken(Role.VIEWER, OBSERVER)
 

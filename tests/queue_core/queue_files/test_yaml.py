@@ -12,7 +12,7 @@ from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.task import QueueSpec
 
 DAY = 86_400.0
-PAGE = Path(queue_core.__file__).parent / "doc" / "queue-yaml.md"
+PAGE = Path(queue_core.__file__).parents[1] / "docs/reference/queue-yaml.md"
 
 
 def problems(text: str) -> list[str]:

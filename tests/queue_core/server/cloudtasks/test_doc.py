@@ -13,7 +13,7 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, QueueSpec
 from tests.support.google.cloud_tasks import a_cloud_tasks_server
 
-PAGE = (Path(__file__).parents[4] / "queue_core/doc/cloudtasks.md").read_text()
+PAGE = (Path(__file__).parents[4] / "docs/reference/cloudtasks.md").read_text()
 
 
 def _blocks(language: str) -> list[str]:
