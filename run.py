@@ -68,7 +68,9 @@ WAITING_SECONDS = 10.0
 TESTS = ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
 """Failed tests run once more without others beside them: three at a time on two cores, a deadline may pass."""
-TESTS_FAILED = 1
+TESTS_FAILED = "1"
+ENDED_WITH = ROOT / ".pytest_cache" / "v" / "towline" / "exit-status"
+"""What `tests/conftest.py` writes when a run has come to its end. Python itself exits with 1 when a run breaks down."""
 
 
 class SetupError(Exception):
@@ -187,8 +189,9 @@ def run_tests(options: list[str]) -> int:
         checks = [] if options else [Check(name, arguments, stack) for name, arguments in CHECKS]
         say("pytest")
         started = time.monotonic()
+        ENDED_WITH.unlink(missing_ok=True)
         code = run([str(PYTHON), *(["-m", "pytest", *options] if options else TESTS)], beside=checks)
-        if not options and code == TESTS_FAILED:
+        if not options and code and is_of_failed_tests(ENDED_WITH):
             say("pytest: what failed, alone")
             code = run([str(PYTHON), *ALONE], beside=checks)
         seconds = time.monotonic() - started
@@ -206,6 +209,11 @@ def run_tests(options: list[str]) -> int:
         package, purpose = SERVICES[program]
         print(f"absent  {program} (Debian: {package}): skipped {purpose}")
     return max((1 for _, code, _ in results if code), default=0)
+
+
+def is_of_failed_tests(ended_with: Path) -> bool:
+    """Whether a run reached its last test, so that what failed is all that has to be tried again."""
+    return ended_with.exists() and ended_with.read_text() == TESTS_FAILED
 
 
 class Check:

@@ -25,6 +25,13 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Write how the run ended for `run.py`, which tries failed tests again, and never a run that broke down."""
+    cache = session.config.cache
+    if cache is not None and not hasattr(session.config, "workerinput"):
+        cache.set("towline/exit-status", int(exitstatus))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _engines_end_with_the_tests() -> Iterator[None]:
     """Not with the process: xdist kills one that takes more than 10 s to end, and gigabytes stay in memory."""

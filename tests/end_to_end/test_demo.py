@@ -275,3 +275,27 @@ def test_run_py_says_what_it_does_without_doing_it() -> None:
     )
     assert "demo" in done.stdout
     assert "test" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hook", "tried_again"),
+    [
+        pytest.param("", True, id="a test failed"),
+        pytest.param("def pytest_runtest_logreport(report): raise OSError(28, 'full')", False, id="the run broke down"),
+    ],
+)
+def test_run_py_tries_failed_tests_again_and_no_run_that_broke_down(
+    tmp_path: Path, hook: str, tried_again: bool
+) -> None:
+    (tmp_path / "test_it.py").write_text("def test_it(): assert False")
+    (tmp_path / "conftest.py").write_text(f"from tests.conftest import pytest_sessionfinish\n{hook}\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--rootdir", ".", "test_it.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert run.is_of_failed_tests(tmp_path / ".pytest_cache" / "v" / "towline" / "exit-status") is tried_again
