@@ -171,7 +171,15 @@ class PageRun:
                 self._repeat(command, block.until)
             else:
                 outcome = self.shell.run(self.addresses.replaced(command.text))
+                if command.text.startswith("towline init"):
+                    self._move_project()
                 self._compare(command, outcome.code, self.addresses.shown(outcome.output))
+
+    def _move_project(self) -> None:
+        """Give the settings that `towline init` has written the page's own ports."""
+        settings = self.shell.current / "towline.yaml"
+        if settings.is_file():
+            settings.write_text(self.addresses.replaced(settings.read_text()))
 
     def _start(self, command: Command) -> None:
         running = self.shell.start(self.addresses.replaced(command.text))

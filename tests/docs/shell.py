@@ -20,6 +20,7 @@ from typing import Final, Self
 import psutil
 
 from tests.screens.terminal import ForkedCommands
+from queue_core.cli import exits
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 
@@ -36,6 +37,7 @@ COLUMNS: Final = 120
 _FOR_EVER: Final = re.compile(r"towline (?:up|serve|supervise|console)\b(?!.*--(?:help|check|print-url))")
 _LISTENS: Final = re.compile(r"\b(?:uvicorn|runserver|gunicorn|hypercorn|fastapi|flask|http\.server|flower|towline)\b")
 _CELERY: Final = re.compile(r"\bcelery\b.*\bworker\b")
+_SUPERVISES: Final = re.compile(r"\btowline (?:up|supervise)\b(?:.*?(?P<file> (?:-f|--file)[ =]\S+))?")
 _PROGRAM: Final = """\
 #!/bin/sh
 exec {python} {arguments} "$@"
@@ -172,6 +174,9 @@ class Shell:
         started = Background(self._with_last_pid(text), self.current, self.environment)
         self.running.append(started)
         started.await_ready()
+        if supervises := _SUPERVISES.search(text):
+            pools = f"towline pools{supervises['file'] or ''}"
+            eventually(lambda: started.has_ended or self.run(pools).code != exits.UNAVAILABLE, seconds=SECONDS)
         return started
 
     def close(self) -> None:
