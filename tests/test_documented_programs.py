@@ -1,31 +1,21 @@
 """Programs that documents show run as they stand there."""
 
-import asyncio
 import functools
 import re
 import shlex
 import sys
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 import pytest
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import PlainTextResponse
-from starlette.routing import Route
 
 from orchestrator.cli.commands.init import PROGRAM, SETTINGS
 from orchestrator.cli.commands.logs import logs
 from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import parse
-from queue_core import App, NewTask, open_queue
+from queue_core import App, NewTask
 from queue_core.testing import MemoryQueues, run_until_empty
 from tests.support.commands import Commands
-
-if TYPE_CHECKING:
-    from starlette.types import Message
 
 ROOT = Path(__file__).parents[1]
 
@@ -100,48 +90,6 @@ def test_the_page_on_functions_shows_functions(monkeypatch: pytest.MonkeyPatch) 
     named = [task.name for task in queues.queue("thumbs").peek().tasks]
     assert named == [None, "cat"]
     assert _run(hooks, "hooks").app.queues == ("pages",)
-
-
-class FastAPI(Starlette):
-    """In place of FastAPI's own, which is no dependency of ours: a Starlette too, whose routes are decorators."""
-
-    def post(self, path: str) -> Callable[[Callable[[Request], Awaitable[str]]], None]:
-        def decorate(function: Callable[[Request], Awaitable[str]]) -> None:
-            async def respond(request: Request) -> PlainTextResponse:
-                return PlainTextResponse(await function(request))
-
-            self.router.routes.append(Route(path, respond, methods=["POST"]))
-
-        return decorate
-
-
-def test_the_site_of_the_page_on_event_loops_adds_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fastapi = ModuleType("fastapi")
-    fastapi.FastAPI, fastapi.Request = FastAPI, Request  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fastapi", fastapi)
-    program, _ = _programs("docs/how-to/async.md")
-    store = f"sqlite:///{tmp_path}/queue.db"
-    queue = open_queue(store, "thumbs")
-    site = _run(program.replace("http://127.0.0.1:7878", store), "site").app
-
-    async def post() -> bytes:
-        sent: list[Message] = []
-
-        async def receive() -> "Message":
-            return {"type": "http.request", "body": b"cat.jpg", "more_body": False}
-
-        async def send(message: "Message") -> None:
-            sent.append(message)
-
-        async with site.router.lifespan_context(site):
-            scope = {"type": "http", "method": "POST", "path": "/cats", "headers": [], "query_string": b""}
-            await site(scope, receive, send)
-        return b"".join(message.get("body", b"") for message in sent)
-
-    name = asyncio.run(post()).decode()
-    (task,) = queue.peek(payload_bytes=100).tasks
-    queue.close()
-    assert (task.shown_name, task.tag, task.payload) == (name, "resize", b"cat.jpg")
 
 
 def test_the_commands_that_show_workers_output_are_ones_and_do_so(towline: Commands) -> None:
