@@ -13,7 +13,7 @@ from orchestrator import read_settings
 from queue_core import App, Dead, NewTask, open_queue
 from queue_core.testing import MemoryQueues, run_until_empty
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/towline.yaml"))
 
 

@@ -1,0 +1,1 @@
+"""Orders: added by a view, their receipts sent by a task."""
