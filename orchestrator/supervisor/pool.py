@@ -224,7 +224,7 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     if held:
         were = "was" if held == 1 else "were"
         states.append(
-            f"{counted(held, 'task')} {were} present when several workers died, and now "
+            f"{counted(held, 'task')} {were} held by workers that died, and now "
             f"{'runs' if held == 1 else 'run'} alone, in a worker of {'its' if held == 1 else 'their'} own"
         )
     return tuple(states)

@@ -86,20 +86,39 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
     return exits.OK
 
 
-@command("workers", examples=("towline workers", "towline workers --deaths 20", "towline workers --json"))
+@command(
+    "workers",
+    examples=(
+        "towline workers",
+        "towline workers --deaths 20",
+        "towline workers --json",
+        "kill -9 $(towline workers --pids)",
+    ),
+)
 @click.option("--deaths", default=5, show_default=True, type=click.IntRange(0, 1000), help="Recent deaths to show.")
+@click.option("--pids", "pids_only", is_flag=True, help="Print only the ids of their processes, one a line.")
 @host_option
 @target_options
-def workers(deaths: int, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+def workers(deaths: int, pids_only: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """List the workers with what each does now, tasks done and memory; and the latest deaths with their cause.
 
     A worker is starting until it first asks for a task, then leasing (a call of it waits for a task), busy (FOR counts
     since it leased the task), or idle; finishing once it was asked to end. The memory of a forked worker is its own
     part, without what it shares with its pool's template. Pools whose workers can't be forked safely are named below,
-    with the reason. --url shows the workers of a supervisor elsewhere.
+    with the reason. --url shows the workers of a supervisor elsewhere. --pids leaves out workers in containers.
     """
+    if pids_only and as_json:
+        raise click.UsageError("--pids and --json exclude each other: --json has the `pid` of each worker")
     with FleetReader(fleet_source(**where)) as reader:
         shown = reader.read(deaths=deaths)
+    if pids_only:
+        if not shown.is_alive:
+            message = "no supervisor is alive: the ids of its workers may be those of other processes by now"
+            raise CommandError(message, code=exits.UNAVAILABLE, fix="`towline workers` shows what it saw last")
+        for worker in shown.figures.workers:
+            if worker.pid is not None:
+                echo(str(worker.pid))
+        return exits.OK
     if as_json:
         templates = {pool: record.to_json() for pool, record in shown.templates.items()}
         found = json_times({"workers": shown.workers, "deaths": shown.deaths, "templates": templates})

@@ -139,6 +139,19 @@ def test_old_figures_say_how_old_they_are_and_why(towline: Commands) -> None:
     assert "no supervisor is alive: this was" in towline("pools").err
 
 
+def test_process_ids_are_told_while_a_supervisor_vouches_for_them(towline: Commands) -> None:
+    snapshot = a_snapshot()
+    process, container = cast("list[Json]", snapshot["workers"])[0] | {"pid": 4711}, {"worker": "resize-in-docker"}
+    files = StateDir(towline.folder / ".towline")
+    files.write_snapshot(snapshot | {"workers": [process, container]})
+    refused = towline("workers", "--pids")
+    assert (refused.code, refused.out) == (69, "")
+    assert "may be those of other processes by now" in refused.err
+    with files.locked():
+        assert towline("workers", "--pids").out == "4711\n"
+        assert towline("workers", "--pids", "--json").code == 2
+
+
 def test_a_token_that_is_missing_is_named(towline: Commands) -> None:
     server = ServerThread(
         MemoryStore(), ServeOptions(port=0, tokens=(AccessToken(Role.VIEWER, "a-secret-0123456789"),))

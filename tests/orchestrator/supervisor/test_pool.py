@@ -219,5 +219,5 @@ def test_a_state_that_a_pool_was_put_into_is_a_sentence() -> None:
     assert states_of(pool) == (
         "the queue thumbs is paused, so no task of it is leased: `towline resume thumbs`",
         "changes of size are paused",
-        "1 task was present when several workers died, and now runs alone, in a worker of its own",
+        "1 task was held by workers that died, and now runs alone, in a worker of its own",
     )
