@@ -209,6 +209,7 @@ PLACELESS = frozenset(
     (
         *("up", "serve", "supervise", "check", "config"),  # the settings file is their argument
         *("demo", "init", "schema", "completion", "bench", "migrate", "simulate"),  # of no server
+        "console",  # serves pages until it is ended, also of a server that does not answer yet
     )
 )
 
