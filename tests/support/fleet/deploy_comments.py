@@ -36,7 +36,7 @@ def taught() -> list[TaughtCommand]:
     """Every command of a comment, in order."""
     found = []
     for path in sorted(DEPLOY.rglob("*")):
-        if not path.is_file() or path.suffix == ".json":
+        if not path.is_file() or path.suffix in {".json", ".pyc"}:
             continue
         for line in path.read_text(encoding="utf-8").splitlines():
             comment = re.match(r"\s*#(.*)", line)

@@ -66,7 +66,7 @@ def test_a_replica_is_refused_in_the_end(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_server_that_loads_its_data_is_waited_for(tmp_path: Path) -> None:
-    slow = {"key-load-delay": "1000", "loading-process-events-interval-bytes": "1024"}
+    slow = {"key-load-delay": "10000", "loading-process-events-interval-bytes": "1024"}
     with a_redis(tmp_path, slow, durable=True) as engine, a_client(engine.tcp_url, durability="strict") as strict:
         count(strict)
         client = operator(engine)
