@@ -27,7 +27,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     """Write how the run ended for `run.py`, which tries failed tests again, and never a run that broke down."""
-    cache = session.config.cache
+    cache = getattr(session.config, "cache", None)  # there is none with `-p no:cacheprovider`
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set("towline/exit-status", int(exitstatus))
 
