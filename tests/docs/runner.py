@@ -23,6 +23,8 @@ SHOWN_SECONDS: Final = 3.0
 """How long the lines that a page shows of a command that goes on are waited for before the page goes on itself."""
 SHOWN: Final = frozenset({"", "text", "diff", "go", "java", "html", "xml", "dockerfile", "Dockerfile", "mermaid"})
 """Languages that are shown only, unless they have a title."""
+_HERE: Final = 'PYTHONPATH="$PWD:$PYTHONPATH"'
+"""Modules of the page's folder can be imported, as by a program that lies in it."""
 _DOCTEST: Final = """\
 import doctest, sys
 flags = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -182,7 +184,7 @@ class PageRun:
             settings.write_text(self.addresses.replaced(settings.read_text()))
 
     def _start(self, command: Command) -> None:
-        running = self.shell.start(self.addresses.replaced(command.text))
+        running = self.shell.start(self._on_own_port(command.text))
         if running.has_ended and running.process.returncode != command.code:
             came = f"{running.printed}\nexit status {running.process.returncode}"
             raise self._error(command.line, f"$ {command.text}", came, "a command that goes on")
@@ -191,6 +193,13 @@ class PageRun:
             self.shell.environment.setdefault("TOWLINE_URL", f"http://127.0.0.1:{port}")
         if command.expected and not self._await_shown(command, running, seconds=SHOWN_SECONDS, fails=False):
             self._shown_later.append((command, running))
+
+    def _on_own_port(self, text: str) -> str:
+        """Return a command with private addresses, also where it would listen on a port that it does not name."""
+        replaced = self.addresses.replaced(text)
+        if re.match(r"towline console\b", text) and "--listen" not in text:
+            return f"{replaced} --listen 127.0.0.1:{self.addresses.ports['7880']}"
+        return replaced
 
     def _await_shown(self, command: Command, running: Background, *, seconds: float, fails: bool = True) -> bool:
         try:
@@ -245,12 +254,12 @@ class PageRun:
             raise self._error(command.line, f"$ {command.text}", readable(output), "\n".join(command.expected))
 
     def _python(self, block: Block) -> None:
-        self._run_file(block, "block.py", self.addresses.replaced(block.text), "python {}")
+        self._run_file(block, "block.py", self.addresses.replaced(block.text), f"{_HERE} python {{}}")
 
     def _doctest(self, block: Block) -> None:
         runner = self.shell.scratch / "run_doctest.py"
         runner.write_text(_DOCTEST)
-        self._run_file(block, "block.txt", self.addresses.replaced(block.text), f"python {runner} {{}}")
+        self._run_file(block, "block.txt", self.addresses.replaced(block.text), f"{_HERE} python {runner} {{}}")
 
     def _sql(self, block: Block) -> None:
         if "POSTGRESQL_URL" in self.shell.environment:

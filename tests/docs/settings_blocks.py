@@ -58,7 +58,7 @@ def check_file(text: str, name: str, folder: Path) -> None:
 def _check_settings(text: str, found: Tree, folder: Path, earlier: str) -> None:
     complete = _merged(yaml.safe_load(earlier) or {}, found) if earlier else found
     wanted = {
-        pool["queue"]: None
+        pool["queue"]: {}
         for pool in (complete.get("pools") or {}).values()
         if isinstance(pool, dict) and "queue" in pool
     }
@@ -69,7 +69,7 @@ def _check_settings(text: str, found: Tree, folder: Path, earlier: str) -> None:
             return check_file(candidate, "towline.yaml", folder)
         except SettingsError as error:
             problems.append(str(error))
-    raise SettingsError(problems[0])
+    raise SettingsError(problems[-1])
 
 
 def _merged(below: Tree, above: Tree) -> Tree:
