@@ -64,7 +64,10 @@ def _check_settings(text: str, found: Tree, folder: Path, earlier: str) -> None:
     }
     queues = wanted | (complete.get("queues") or {})
     problems = []
-    for candidate in (text, yaml.safe_dump(complete), yaml.safe_dump({**complete, "queues": queues})):
+    for candidate in (
+        text,
+        *map(yaml.safe_dump, (complete, {**found, "queues": queues}, {**complete, "queues": queues})),
+    ):
         try:
             return check_file(candidate, "towline.yaml", folder)
         except SettingsError as error:

@@ -19,8 +19,8 @@ from typing import Final, Self
 
 import psutil
 
-from tests.screens.terminal import ForkedCommands
 from queue_core.cli import exits
+from tests.screens.terminal import ForkedCommands
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 

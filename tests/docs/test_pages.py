@@ -62,7 +62,9 @@ def test_a_page_does_what_it_says(
             variables["DOCKER_HOST"] = engine.url
         addresses = addresses_of(page, text, new_urls)
         for engine_name in sorted(page.needs & set(new_urls)):
-            variables[f"{engine_name.upper()}_URL"] = addresses.first_url(engine_name, text)
+            variables[f"{engine_name.upper()}_URL"] = addresses.first_url(
+                engine_name, "".join(block.text for block in page.blocks)
+            )
     except EngineUnavailableError as error:
         pytest.skip(str(error))
     if "nginx" in page.needs and shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None:

@@ -1,17 +1,13 @@
 """Google's own client, built from our discovery document, against a real server: every method, and our page of it."""
 
-import re
 from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from googleapiclient.errors import HttpError
 
-import queue_core
-from queue_core.config.settings import parse_queue_file
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.google.taskqueue_client import HERE, a_client, insert, lease, names, put, refused
@@ -222,31 +218,3 @@ def test_a_batch_answers_every_call_by_itself(client: Any) -> None:
     batch.add(client.tasks().delete(**HERE, task="three"), request_id="gone")
     batch.execute()
     assert told == {"there": {"id": "one"}, "not there": 404, "wrong": 400, "gone": b""}
-
-
-# -- the page of documentation ----------------------------------------------------------------------------------------
-
-PAGE = Path(queue_core.__file__).parents[1] / "docs/reference/taskqueue-v1beta2.md"
-BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.DOTALL)
-
-
-def test_the_python_on_the_page_runs(server: RunningServer, client: Any) -> None:
-    put(server, QueueSpec("thumbs"))
-    (program,) = [text for kind, text in BLOCK.findall(PAGE.read_text()) if kind == "python"]
-    exec(compile(program.replace("http://127.0.0.1:7878", server.url), PAGE, "exec"), {})
-    stats = client.taskqueues().get(project="p", taskqueue="thumbs", getStats=True).execute()["stats"]
-    assert (stats["totalTasks"], stats["leasedLastMinute"]) == (0, "1")
-
-
-def test_the_request_on_the_page_is_answered(server: RunningServer) -> None:
-    put(server, QueueSpec("thumbs"))
-    (path,) = re.findall(r"curl -X POST 'http://127\.0\.0\.1:7878(\S+)'", PAGE.read_text())
-    assert server.ask("POST", path, b"", headers=[]).status == 200
-
-
-def test_the_settings_on_the_page_are_valid() -> None:
-    (text,) = [text for kind, text in BLOCK.findall(PAGE.read_text()) if kind == "yaml"]
-    settings, mistakes = parse_queue_file(yaml.safe_load(text))
-    assert mistakes == []
-    assert settings is not None
-    assert settings.specs()[0].user_emails == (settings.server.tokens[0].email,)
