@@ -67,6 +67,11 @@ class Page:
     blocks: tuple[Block, ...]
     needs: frozenset[str] = frozenset()
 
+    @property
+    def shown(self) -> str:
+        """The text of all its blocks."""
+        return "".join(block.text for block in self.blocks)
+
 
 @dataclass(slots=True)
 class _Orders:
