@@ -57,17 +57,11 @@ def check_file(text: str, name: str, folder: Path) -> None:
 
 def _check_settings(text: str, found: Tree, folder: Path, earlier: str) -> None:
     complete = _merged(yaml.safe_load(earlier) or {}, found) if earlier else found
-    wanted = {
-        pool["queue"]: {}
-        for pool in (complete.get("pools") or {}).values()
-        if isinstance(pool, dict) and "queue" in pool
-    }
-    queues = wanted | (complete.get("queues") or {})
+    pools = [pool for pool in (complete.get("pools") or {}).values() if isinstance(pool, dict)]
+    queues: Tree = {pool["queue"]: {} for pool in pools if "queue" in pool} | (complete.get("queues") or {})
+    completed = (complete, {**found, "queues": queues}, {**complete, "queues": queues})
     problems = []
-    for candidate in (
-        text,
-        *map(yaml.safe_dump, (complete, {**found, "queues": queues}, {**complete, "queues": queues})),
-    ):
+    for candidate in (text, *map(yaml.safe_dump, completed)):
         try:
             return check_file(candidate, "towline.yaml", folder)
         except SettingsError as error:

@@ -1,4 +1,4 @@
-"""A block that does not do what its page says fails the test, which tells the page, the line, what came and what should."""
+"""A block that does not do what its page says fails the test, with its page and line, what came and what should."""
 
 from pathlib import Path
 
@@ -40,7 +40,8 @@ def test_a_command_that_should_fail_and_does_not_is_told(run_page: RunPage) -> N
 
 
 def test_a_command_that_should_fail_and_does_is_fine(run_page: RunPage) -> None:
-    run_page(fenced("console", "$ towline logs --url nonsense   # exits 78", "error: ...", "where: --url", "..."), NAME)
+    shown = "error: not a server's URL: nonsense; ..."
+    run_page(fenced("console", "$ towline logs --url nonsense   # exits 78", shown), NAME)
 
 
 def test_a_program_that_raises_is_told(run_page: RunPage) -> None:
@@ -79,9 +80,8 @@ def test_a_block_that_is_not_right_is_told(run_page: RunPage, block: str, why: s
 
 
 def test_settings_may_lack_what_the_pages_file_has(run_page: RunPage) -> None:
-    file = fenced(
-        'yaml title="towline.yaml"', "queues: {thumbs: {}}", "pools: {r: {queue: thumbs, app: 'a:b', slo: 1s}}"
-    )
+    pools = "pools: {r: {queue: thumbs, app: 'a:b', slo: 1s}}"
+    file = fenced('yaml title="towline.yaml"', "queues: {thumbs: {}}", pools)
     run_page(file + fenced("yaml", "pools: {r: {workers: {max: 3}}}"), NAME)
 
 
@@ -100,9 +100,7 @@ def test_files_commands_and_programs_share_a_folder_and_a_shell(run_page: RunPag
 def test_a_command_that_goes_on_is_ended_with_the_page_and_its_lines_are_waited_for(run_page: RunPage) -> None:
     made = run_page(
         fenced("console", "$ python -c 'print(1); input; import time; time.sleep(99)' &", "1", "$ echo $! > pid")
-        + fenced(
-            "console", "$ python -c 'import time; print(2)", "time.sleep(99)' &", "Ctrl-C", "...KeyboardInterrupt"
-        ),
+        + fenced("console", "$ python -c 'import time; print(2)", "time.sleep(99)' &", "Ctrl-C", "KeyboardInterrupt"),
         NAME,
     )
     assert not psutil.pid_exists(int((made.folder / "pid").read_text()))
@@ -142,14 +140,11 @@ def test_a_block_that_cant_run_here_is_counted_with_its_reason_and_not_run(
 
 
 def test_addresses_are_the_pages_own(run_page: RunPage) -> None:
+    settings = ("store: sqlite:///q.db", "server: {listen: 127.0.0.1:7878}")
     made = run_page(
-        fenced(
-            'yaml title="towline.yaml"', "store: sqlite:///q.db", "server: {listen: 127.0.0.1:7878}", "queues: {a: {}}"
-        )
-        + fenced("console", "$ towline serve &", "$ curl -s http://127.0.0.1:7878/livez")
-        + fenced(
-            "console", "$ echo http://127.0.0.1:7878 is the page's again | cat", "http://127.0.0.1:7878 is ... again"
-        ),
+        fenced('yaml title="towline.yaml"', *settings)
+        + fenced("console", "$ towline serve &", "$ curl -s --fail http://127.0.0.1:7878/livez")
+        + fenced("console", "$ echo At http://127.0.0.1:7878 | cat", "At http://127.0.0.1:7878"),
         NAME,
     )
     assert "127.0.0.1:7878" not in (made.folder / "towline.yaml").read_text()
@@ -157,11 +152,8 @@ def test_addresses_are_the_pages_own(run_page: RunPage) -> None:
 
 
 def test_what_pip_is_to_install_must_be_there(run_page: RunPage) -> None:
-    told = refused(
-        run_page,
-        fenced("console", "$ pip install 'towline[redis]' celery"),
-        fenced("console", "$ pip install 'towline[x]' y"),
-    )
+    installed = fenced("console", "$ pip install 'towline[redis]' celery")
+    told = refused(run_page, installed, fenced("console", "$ pip install 'towline[x]' y"))
     assert "came:\ntowline has no extra x\ny: not installed here" in told
 
 
