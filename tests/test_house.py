@@ -34,6 +34,12 @@ HEADLESS = re.compile(
 )
 """Beginnings of a docstring whose sentence has no thing as its subject, and no verb that says what is done."""
 
+FOREIGN_SUBJECT = re.compile(
+    r"(?:(?:What(?! if\b)|Who|Whom|Whose|Whoever|Whatever|Which|Whichever|So many)\b(?=.*[^?]$)"
+    r"|.*?(?:[;:] (?:what|who|whom|whose|whoever|whatever|whichever)\b|\bwhoever\b|\bwhatever (?:happen|went|is|was)))"
+)
+"""A sentence or a clause whose subject is such a word: its reader waits for the thing that it is about."""
+
 DECISIONS = {"queue_core": ROOT / "docs/adr/queue", "orchestrator": ROOT / "docs/adr/fleet"}
 """The pages of the decisions about each package."""
 
@@ -149,6 +155,62 @@ def test_every_link_leads_to_a_file() -> None:
         if "://" not in link and not page.parent.joinpath(link).exists()
     ]
     assert broken == []
+
+
+@cache
+def prose(page: Path) -> str:
+    """The text of a page without its blocks and comments, line by line."""
+    text = re.sub(r"^( *)(```|~~~).*?^\1\2 *$", _only_lines, page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"<!--.*?-->", _only_lines, text, flags=re.DOTALL)
+
+
+def _only_lines(found: re.Match[str]) -> str:
+    return "\n" * found[0].count("\n")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings that GitHub and zensical make alike, and those that it writes itself."""
+    headings = re.findall(r"^#{1,6} (.*?)(?: \{#([\w-]+)\})?$", prose(page), re.MULTILINE)
+    found = {given for _, given in headings if given}
+    for text, _ in headings:
+        shown = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", text).replace("`", "").replace("*", "").strip().lower()
+        of_github = re.sub(r"[^\w\- ]", "", shown).replace(" ", "-")
+        of_zensical = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", shown.encode("ascii", "ignore").decode()).strip())
+        found |= {of_github} & {of_zensical}
+    return found | set(re.findall(r'<a (?:id|name)="([^"]+)"', page.read_text()))
+
+
+def test_every_anchor_is_a_heading() -> None:
+    broken = [
+        f"{page.relative_to(ROOT)}: {link}#{anchor}"
+        for page in [*ROOT.glob("*.md"), *pages()]
+        for link, anchor in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", page.read_text())
+        if "://" not in link and (link or page.name).endswith(".md")
+        if anchor not in anchors(page.parent.joinpath(link).resolve() if link else page)
+    ]
+    assert broken == []
+
+
+def sentences(page: Path) -> Iterator[tuple[int, str]]:
+    """The sentences of a page's paragraphs, items and tables, each with the line at which its paragraph begins."""
+    line = 1
+    for part in re.split(r"(\n\s*\n|\n(?=\s*(?:[-*]|\d+\.)\s)|\n(?=\|)|\n(?=#))", prose(page)):
+        if part.strip() and not part.lstrip().startswith("#"):
+            for cell in part.split("|") if part.lstrip().startswith("|") else [part]:
+                text = " ".join(re.sub(r"^\s*(?:[-*]|\d+\.)\s+", "", cell).split())
+                yield from ((line, sentence) for sentence in re.split(r"(?<=[.!?])\s+|(?<=[.:!?]\*\*)\s+", text))
+        line += part.count("\n")
+
+
+def test_a_sentence_of_a_page_has_a_thing_as_its_subject() -> None:
+    found = [
+        f"{page.relative_to(ROOT)}:{line}: {sentence}"
+        for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *pages()]
+        if ROOT / "docs" / "adr" not in page.parents
+        for line, sentence in sentences(page)
+        if FOREIGN_SUBJECT.match(sentence) and "](adr/" not in sentence
+    ]
+    assert found == []
 
 
 def test_every_path_that_the_guides_name_is_there() -> None:
