@@ -77,6 +77,8 @@ def worker_line(entry: Mapping[str, object], reader: EventReader, *, name: str =
     event, level = str(entry.get("event")), str(entry.get("level") or "info")
     if not reader.shows(level) or (_repeats_death(entry) and not (reader.is_alone or reader.is_whole)):
         return None
+    if _repeats_refusal(entry) and not reader.is_whole:
+        return None
     if reader.is_alone and event in _OF_ITSELF:
         line = _OF_ITSELF[event](entry, reader)
     elif event in _SENTENCES:
@@ -96,6 +98,11 @@ def _repeats_death(entry: Mapping[str, object]) -> bool:
     if event == events.HANDLER_TIMED_OUT:  # of a task, or of the worker that ends for it
         return entry.get("task") is None
     return event == events.HANDLER_STUCK or (event == events.WORKER_REFUSED and entry.get("error") == _NO_APP)
+
+
+def _repeats_refusal(entry: Mapping[str, object]) -> bool:
+    """Return whether it is the end of a worker whose refusal was told with its error just before."""
+    return entry.get("event") == events.WORKER_REFUSED and entry.get("error") is None
 
 
 def plain_line(entry: Mapping[str, object], reader: EventReader) -> EventLine:

@@ -215,3 +215,11 @@ def test_the_end_of_a_worker_by_a_timeout_is_told_by_its_supervisor_or_by_itself
     line = worker_line(entry, replace(READER, is_alone=True))
     assert line is not None
     assert line.text == "ends: it can't be ended"
+
+
+def test_a_refusal_is_told_once_though_the_workers_end_repeats_it() -> None:
+    refused = {"event": events.WORKER_REFUSED, "queue": "words", "reason": "no queue 'words'; queues: other"}
+    told = worker_line({**refused, "level": "error", "error": "UnknownQueueError"}, READER)
+    assert told is not None
+    assert told.text == "can't work: no queue 'words'; queues: other"
+    assert worker_line({**refused, "level": "info", "tasks": 0}, READER) is None
