@@ -35,7 +35,9 @@ PIP: Final = Path(__file__).parent / "pip_stand_in.py"
 COLUMNS: Final = 120
 
 _FOR_EVER: Final = re.compile(r"towline (?:up|serve|supervise|console)\b(?!.*--(?:help|check|print-url))")
-_LISTENS: Final = re.compile(r"\b(?:uvicorn|runserver|gunicorn|hypercorn|fastapi|flask|http\.server|flower|towline)\b")
+_LISTENS: Final = re.compile(
+    r"\b(?:uvicorn|runserver|gunicorn|hypercorn|fastapi|flask|http\.server|flower|towline (?!work\b)\w+)\b"
+)
 _CELERY: Final = re.compile(r"\bcelery\b.*\bworker\b")
 _SUPERVISES: Final = re.compile(r"\btowline (?:up|supervise)\b(?:.*?(?P<file> (?:-f|--file)[ =]\S+))?")
 _PROGRAM: Final = """\
