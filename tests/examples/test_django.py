@@ -69,5 +69,4 @@ def test_in_the_same_postgresql_a_rollback_takes_the_task_back(tmp_path: Path) -
         (task,) = queue.peek(payload_bytes=1000).tasks
         queue.close()
         assert (task.tag, b"[2]" in task.payload) == ("orders.tasks.send_receipt", True)
-        project = example.towline("check")
-        assert project.code == 0, project.err
+        assert example.towline("check").code == 0

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from orchestrator.runtimes import procfs
 from queue_core import Queues, open_queues
 from tests.support.commands import ROOT, CommandResult, program_environment, run_program
@@ -60,7 +62,7 @@ class Example:
     def up(self) -> None:
         """Run `towline up` until the end of the example; return once it is ready."""
         self.start(sys.executable, "-m", "orchestrator", "up")
-        eventually(lambda: self.towline("health").code == 0)
+        eventually(lambda: answers(f"{self.url}/v1/supervisor/readyz"))
 
     def worker_pids(self, state: str = ".towline") -> dict[str, int]:
         """Return the living workers of a state folder by name, as the kernel knows them."""
@@ -85,6 +87,14 @@ class Example:
         for process in reversed(self.running):
             process.terminate()
             process.wait(SECONDS)
+
+
+def answers(url: str) -> bool:
+    """Return whether a GET of this URL succeeds."""
+    try:
+        return httpx.get(url).is_success
+    except httpx.TransportError:
+        return False
 
 
 @contextmanager
