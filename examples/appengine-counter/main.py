@@ -32,4 +32,5 @@ def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> 
 
 if __name__ == "__main__":
     with make_server("127.0.0.1", int(sys.argv[1]), application) as server:
+        print(f"The counts are at http://127.0.0.1:{server.server_port}/", flush=True)
         server.serve_forever()

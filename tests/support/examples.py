@@ -92,7 +92,7 @@ class Example:
 def answers(url: str) -> bool:
     """Return whether a GET of this URL succeeds."""
     try:
-        return httpx.get(url).is_success
+        return httpx.get(url, follow_redirects=True).is_success
     except httpx.TransportError:
         return False
 
@@ -109,7 +109,7 @@ def a_copy_of(name: str, folder: Path, *, store: str | None = None) -> Iterator[
     for path in [path for path in home.rglob("*") if path.suffix in (".py", ".yaml")]:
         path.write_text(path.read_text().replace(":7878", f":{port}"))
     settings = home / "towline.yaml"
-    if "\nserver:" not in settings.read_text():
+    if settings.is_file():
         settings.write_text(f'server: {{listen: "127.0.0.1:{port}"}}\n{settings.read_text()}')
     variables = {} if store is None else {"TOWLINE_STORE": store}
     example = Example(home, f"http://127.0.0.1:{port}", variables)
