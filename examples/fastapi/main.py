@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 from fastapi import FastAPI, HTTPException
-from tasks import report
+from fastapi.staticfiles import StaticFiles
+from tasks import FOLDER, report
 
 from queue_core import AsyncQueue, open_queues_async
 
@@ -18,7 +18,9 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         yield
 
 
+FOLDER.mkdir(exist_ok=True)
 app = FastAPI(lifespan=lifespan)
+app.mount("/texts", StaticFiles(directory=FOLDER))
 
 
 @app.post("/reports", status_code=202)
@@ -35,7 +37,6 @@ async def show_report(name: str) -> dict[str, str]:
     reports: AsyncQueue = app.state.reports
     for task in (await reports.peek(names=[name])).tasks:
         return {"state": task.state.name.lower(), "progress": task.progress.text if task.progress else ""}
-    file = Path("reports", f"{name}.txt")
-    if not file.is_file():
+    if not (await reports.history(names=name)).leases:
         raise HTTPException(404, f"no report {name}")
-    return {"state": "done", "text": file.read_text()}
+    return {"state": "done", "text": f"/texts/{name}.txt"}

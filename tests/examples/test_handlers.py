@@ -14,6 +14,8 @@ from queue_core import App, Dead, NewTask, open_queue
 from queue_core.testing import MemoryQueues, run_until_empty
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+MOST_LINES = 60
+PUBLIC = {"queue_core", "queue_core.kombu", "orchestrator"}  # the second is what Celery's users import
 FOLDERS = sorted(path.parent.name for path in EXAMPLES.glob("*/towline.yaml"))
 
 
@@ -89,3 +91,21 @@ def test_the_thumbnails_program_adds_what_its_command_line_names(tmp_path: Path)
         ("resize", b'{"path":"a.ppm","width":100}'),
         ("resize", b'{"path":"b.ppm","width":100}'),
     ]
+
+
+def test_every_example_is_in_the_table_and_its_page_is_short_and_says_what_to_kill() -> None:
+    pages = sorted(EXAMPLES.glob("*/README.md"))
+    listed = re.findall(r"^\| \[([^\]]+)\]\(\1/README\.md\) \|", (EXAMPLES / "README.md").read_text(), re.MULTILINE)
+    assert sorted(listed) == [page.parent.name for page in pages]
+    for page in pages:
+        text = page.read_text()
+        assert len(text.splitlines()) <= MOST_LINES, page
+        assert "kill" in text, page
+
+
+def test_examples_use_public_names_only() -> None:
+    for path in sorted(EXAMPLES.rglob("*.py")):
+        imported = re.findall(
+            r"^\s*(?:from|import) ((?:queue_core|orchestrator)[\w.]*)", path.read_text(), re.MULTILINE
+        )
+        assert set(imported) <= PUBLIC, path

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from orchestrator.runtimes import procfs
 from queue_core import Queues, open_queues
 from tests.support.commands import ROOT, CommandResult, program_environment, run_program
@@ -60,7 +62,7 @@ class Example:
     def up(self) -> None:
         """Run `towline up` until the end of the example; return once it is ready."""
         self.start(sys.executable, "-m", "orchestrator", "up")
-        eventually(lambda: self.towline("health").code == 0)
+        eventually(lambda: answers(f"{self.url}/v1/supervisor/readyz"))
 
     def worker_pids(self, state: str = ".towline") -> dict[str, int]:
         """Return the living workers of a state folder by name, as the kernel knows them."""
@@ -87,6 +89,14 @@ class Example:
             process.wait(SECONDS)
 
 
+def answers(url: str) -> bool:
+    """Return whether a GET of this URL succeeds."""
+    try:
+        return httpx.get(url, follow_redirects=True).is_success
+    except httpx.TransportError:
+        return False
+
+
 @contextmanager
 def a_copy_of(name: str, folder: Path, *, store: str | None = None) -> Iterator[Example]:
     """Copy an example into a folder; its programs end with the block.
@@ -99,7 +109,7 @@ def a_copy_of(name: str, folder: Path, *, store: str | None = None) -> Iterator[
     for path in [path for path in home.rglob("*") if path.suffix in (".py", ".yaml")]:
         path.write_text(path.read_text().replace(":7878", f":{port}"))
     settings = home / "towline.yaml"
-    if "\nserver:" not in settings.read_text():
+    if settings.is_file():
         settings.write_text(f'server: {{listen: "127.0.0.1:{port}"}}\n{settings.read_text()}')
     variables = {} if store is None else {"TOWLINE_STORE": store}
     example = Example(home, f"http://127.0.0.1:{port}", variables)
