@@ -21,23 +21,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def _programs(document: str) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```python[^\n]*\n(.*?)^```$", (ROOT / document).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def _run(program: str, name: str) -> ModuleType:
     module = ModuleType(name)
     exec(compile(program, name, "exec"), module.__dict__)
     return module
-
-
-def test_the_readme_tests_its_own_handlers(monkeypatch: pytest.MonkeyPatch) -> None:
-    functions, producer, test = _programs("README.md")
-    tasks, queues = _run(functions, "tasks"), MemoryQueues()
-    monkeypatch.setitem(sys.modules, "tasks", tasks)
-    with tasks.app.bound_to(queues):
-        _run(producer, "producer")
-    assert [task.shown_name for task in queues.queue("thumbs").peek().tasks] == ["_1", "dog"]
-    _run(test, "test_tasks").test_a_picture_is_resized()
 
 
 def test_the_policy_can_be_asked_as_documented(
