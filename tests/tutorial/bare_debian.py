@@ -1,6 +1,7 @@
 """A Debian 12 that has Python and nothing else: no compiler, no uv, no program of this project.
 
-It is made by debootstrap once, kept in the user's cache, and used under an overlay: nothing that is done in it stays. Needs root.
+It is made by debootstrap once, kept in the user's cache, and used under an overlay: nothing that is done in it stays.
+Needs root.
 """
 
 import os
@@ -68,7 +69,19 @@ def bare_debian(*, index: Path) -> Iterator[BareDebian]:
         for name in ("upper", "work", "root"):
             (place / name).mkdir()
         _give(place / "upper", index)
-        command = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", _HOLD, "sh", lower, place]
+        command = [
+            "unshare",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "sh",
+            "-c",
+            _HOLD,
+            "sh",
+            str(lower),
+            str(place),
+        ]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             assert running.stdout
             assert running.stderr

@@ -1,14 +1,13 @@
 """Types a page as its reader would: files into an editor, commands into terminals; and compares what is shown.
 
-It knows the page's text alone. `towline up` keeps its terminal, so what comes after it is typed into another one, and a ```text block is
-what the first terminal shows.
+It knows the page's text alone. `towline up` keeps its terminal, so what comes after it is typed into another one, and
+a ```text block is what the first terminal shows.
 """
 
 import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -17,7 +16,7 @@ from typing import Final, Self
 from tests.docs.blocks import Block, Command, Page
 from tests.docs.expected import matches, readable
 from tests.docs.shell import goes_on
-from tests.screens.terminal import PseudoTerminal, Size
+from tests.screens.terminal import CLOCK, PseudoTerminal, Size
 from tests.support.eventually import eventually
 
 WIDE: Final = Size(250, 50)
@@ -132,14 +131,14 @@ class Typist:
 
         Raises `PageFailedError`.
         """
-        began = time.monotonic()
+        began = CLOCK.monotonic()
         self._terminals.append(ShellTerminal(self._shell))
         lines = [line for line, _ in headings[1:]] + [sys.maxsize]
         for (begin, heading), end in zip(headings, lines, strict=True):
             for block in self._page.blocks:
                 if begin < block.line < end:
                     self._type(block)
-            yield Progress(heading, time.monotonic() - began)
+            yield Progress(heading, CLOCK.monotonic() - began)
 
     @property
     def _current(self) -> ShellTerminal:
