@@ -1,6 +1,6 @@
 # Tasks of a developer. `run.py` does the work, and makes .venv when it is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help test lint demo tours faults bench
+.PHONY: help test lint demo tours faults bench tutorial
 
 help: ## list these tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ /' | awk '{name = $$1; $$1 = ""; printf "%-8s %s\n", name, $$0}'
@@ -25,3 +25,6 @@ faults: ## kill servers and stores under load for a minute
 
 bench: ## measure, with the sections named in ARGS
 	.venv/bin/python -m tests.bench.peers $(ARGS)
+
+tutorial: ## type the tutorial on a bare Debian 12, and tell how long it took
+	.venv/bin/python -m tests.tutorial

@@ -90,7 +90,9 @@ def _line(text: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-HEAD: Final = """\
+LISTEN: Final = "127.0.0.1:7878"
+"""The address that the settings below name."""
+HEAD: Final = f"""\
 # towline.yaml: queues and the pools of workers that work on them. `towline check` lists every mistake in it,
 # `towline config --origin` every setting in force. Durations are 500ms, 30s, 5m, 6h; sizes 64KiB, 512MiB.
 
@@ -101,10 +103,10 @@ lifecycle: task                 # an event for each change of a task, kept in th
 log: events.jsonl               # read by towline backtest, simulate and doctor; 500 B a task: let logrotate move it
 
 server:
-  listen: 127.0.0.1:7878        # or unix:towline.sock; another address needs tokens:
+  listen: {LISTEN}        # or unix:towline.sock; another address needs tokens:
   # tokens:
-  #   - {role: producer, token_env: PRODUCER_TOKEN}
-  #   - {role: admin, token_file: admin.token}
+  #   - {{role: producer, token_env: PRODUCER_TOKEN}}
+  #   - {{role: admin, token_file: admin.token}}
 """
 _QUEUES: Final = """
 queues:
@@ -280,6 +282,8 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
     if not plan.write:
         print_info("nothing was missing: nothing was written")
     print_info(f"next: {_next(plan, folder, is_moving=source is not None)}")
+    if DEFAULT_FILE in plan.write:
+        print_info(f"manual: http://{LISTEN}/docs/, once it is up")
     return exits.OK
 
 

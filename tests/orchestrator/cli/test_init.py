@@ -151,8 +151,8 @@ def test_settings_that_we_show_pass_check_and_doctor(towline: Commands, page: st
     text = (ROOT / page).read_text()
     program = ROOT / page.replace("towline.yaml", "tasks.py")
     if page == "README.md":
-        text = re.findall(r"^```yaml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
-        tasks = re.findall(r"^```python\n(.*?)^```$", program.read_text(), re.MULTILINE | re.DOTALL)[0]
+        text = re.findall(r"^```yaml[^\n]*\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[0]
+        tasks = re.findall(r"^```python[^\n]*\n(.*?)^```$", program.read_text(), re.MULTILINE | re.DOTALL)[0]
         (towline.folder / "tasks.py").write_text(tasks)
         (towline.folder / "towline.yaml").write_text(text)
     else:
