@@ -73,11 +73,11 @@ def test_a_dump_of_postgresql_is_restored(tmp_path: Path, shared_engines: Shared
     saved = tmp_path / "saved.dump"
 
     def back_up() -> None:
-        dump = [postgresql_program("pg_dump"), "--schema=towline", "--format=custom", f"--file={saved}", url]
+        dump = [str(postgresql_program("pg_dump")), "--schema=towline", "--format=custom", f"--file={saved}", url]
         subprocess.run(dump, check=True)
 
     def restore() -> str:
-        load = [postgresql_program("pg_restore"), "--no-owner", f"--dbname={restored}", saved]
+        load = [str(postgresql_program("pg_restore")), "--no-owner", f"--dbname={restored}", str(saved)]
         subprocess.run(load, check=True)
         return restored
 
