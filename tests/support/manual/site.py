@@ -27,6 +27,11 @@ UNUSED: Final = (
 """What zensical adds and no page of ours uses."""
 
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_INLINE_STYLE: Final = re.compile(r'(\w+)\.appendChild\(\w+\("style",\{\},(\w+)\.toString\(\)\)\)')
+"""How zensical's script styles its search: an element, which a strict policy forbids."""
+_ADOPTED_STYLE: Final = (
+    r"\1.adoptedStyleSheets=[(sheet=>(sheet.replaceSync(\2.toString()),sheet))(new CSSStyleSheet)]"
+)
 _VERBATIM: Final = re.compile(r"(<pre\b.*?</pre>|<script\b.*?</script>|<textarea\b.*?</textarea>)", re.DOTALL)
 _DARK: Final = re.compile(r"([^{}]*\[data-md-color-scheme=slate\][^{}]*)\{([^{}]*)\}")
 
@@ -57,6 +62,7 @@ def build_site(target: Path) -> Sources:
         shutil.copytree(stage / "build" / "pages", target)
     _prune(target)
     _darken(target)
+    _obey_policy(target)
     for page in sorted(target.rglob("*.html")):
         page.write_text(_tight(_without_inline_scripts(page, target)))
     (target / "assets" / "LICENSE-zensical.txt").write_text(_licence())
@@ -93,6 +99,14 @@ def _darken(target: Path) -> None:
     assert rules, "zensical's styles have a dark scheme"
     own = target / "manual.css"
     own.write_text(f"@media screen and (prefers-color-scheme:dark){{{''.join(rules)}}}\n{own.read_text()}")
+
+
+def _obey_policy(target: Path) -> None:
+    """Have zensical's script style its search by a sheet, not by an element."""
+    (bundle,) = (target / "assets" / "javascripts").glob("bundle.*.js")
+    text, count = _INLINE_STYLE.subn(_ADOPTED_STYLE, bundle.read_text())
+    assert count == 1, "zensical's script makes one style element"
+    bundle.write_text(text)
 
 
 def _without_inline_scripts(page: Path, target: Path) -> str:
