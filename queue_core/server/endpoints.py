@@ -118,14 +118,25 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/postpone-matching", "Postpone all that match.", search.postpone_matching, search.PostponeRequest),
     _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
     _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
-    _post(f"{_QUEUE}/observe", "Return what scaling a pool needs: counts, leases, samples, workers.", handlers.observe, schemas.ObserveRequest),
+    _post(
+        f"{_QUEUE}/observe",
+        "Return what scaling a pool needs: counts, leases, samples, workers.",
+        handlers.observe,
+        schemas.ObserveRequest,
+    ),
     _regular("GET", f"{_QUEUE}/stats", "Return counts and totals of a queue.", "stats", handlers.stats, query=_TAGS),
-    _regular("GET", f"{_QUEUE}/tags", "Return counts of each tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
+    _regular(
+        "GET", f"{_QUEUE}/tags", "Return counts of each tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)
+    ),
     _regular("GET", "/v1/queues", "List all queues with their settings.", "queues", handlers.list_queues),
-    _regular("GET", "/v1/stats", "Return counts and totals of all queues, at one instant.", "stats", handlers.all_stats),
+    _regular(
+        "GET", "/v1/stats", "Return counts and totals of all queues, at one instant.", "stats", handlers.all_stats
+    ),
     _regular("GET", "/v1/me", "Return the role and the email of the caller's token.", "stats", handlers.me),
     _regular("GET", _QUEUE, "Return a queue's settings.", "queues", handlers.show_queue),
-    _regular("PUT", _QUEUE, "Create a queue, or change its settings.", "set-queue", handlers.set_queue, schemas.QueueBody),
+    _regular(
+        "PUT", _QUEUE, "Create a queue, or change its settings.", "set-queue", handlers.set_queue, schemas.QueueBody
+    ),
     _regular("DELETE", _QUEUE, "Delete a queue and its tasks.", "set-queue", handlers.delete_queue),
     _regular(
         "GET",
@@ -134,8 +145,20 @@ ENDPOINTS = (
         "queues",
         handlers.show_storage,
     ),
-    _regular("PUT", "/v1/storage", "Limit the payloads of all tasks together.", "set-queue", handlers.set_storage, schemas.StorageLimit),
-    _post(f"{_WORKER}/retire", "Fence a worker: it is granted no more leases.", handlers.retire_worker, schemas.RetireRequest),
+    _regular(
+        "PUT",
+        "/v1/storage",
+        "Limit the payloads of all tasks together.",
+        "set-queue",
+        handlers.set_storage,
+        schemas.StorageLimit,
+    ),
+    _post(
+        f"{_WORKER}/retire",
+        "Fence a worker: it is granted no more leases.",
+        handlers.retire_worker,
+        schemas.RetireRequest,
+    ),
     _post(
         f"{_WORKER}/release",
         "Release all leases of a dead worker.",
@@ -150,7 +173,12 @@ ENDPOINTS = (
         handlers.worker_activity,
         query=(_PREFIX, _LIMIT_WORKERS),
     ),
-    _post("/v1/observe", "Return what scaling needs, of several queues at once.", handlers.observe_many, schemas.ObserveManyRequest),
+    _post(
+        "/v1/observe",
+        "Return what scaling needs, of several queues at once.",
+        handlers.observe_many,
+        schemas.ObserveManyRequest,
+    ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _regular(
         "GET",
@@ -169,7 +197,11 @@ ENDPOINTS = (
     ),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _regular(
-        "GET", "/v1/schedules", "List all schedules, with their next and last ticks.", "schedules", schedules.list_schedules
+        "GET",
+        "/v1/schedules",
+        "List all schedules, with their next and last ticks.",
+        "schedules",
+        schedules.list_schedules,
     ),
     _regular(
         "PUT",

@@ -1,6 +1,8 @@
 """The page of the command line: every command with its arguments, options and examples, as its help has them."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Final
 
 import click
@@ -49,23 +51,37 @@ def command_line_page() -> str:
 
 
 def _common() -> str:
-    found: dict[str, tuple[str, str]] = {}
+    rows = []
+    for name in COMMON:
+        option = next(one for _, _, command in commands() for one in _options(command) if _is_common(one) and _name(one) == name)
+        rows.append((code(_names(option)), _meaning(option)))
+    return table(("option", ""), rows)
+
+
+@cache
+def _usual() -> Mapping[str, str]:
+    """Return what most commands mean by each common option."""
+    found: dict[str, Counter[str]] = {name: Counter() for name in COMMON}
     for _, _, one in commands():
         for option in _options(one):
-            if _is_common(option):
-                found.setdefault(max(option.opts, key=len), (code(_names(option)), _meaning(option)))
-    return table(("option", ""), [found[name] for name in COMMON if name in found])
+            if _name(option) in found:
+                found[_name(option)][_meaning(option)] += 1
+    return {name: counts.most_common(1)[0][0] for name, counts in found.items()}
+
+
+def _name(option: click.Option) -> str:
+    return max(option.opts, key=len)
 
 
 def _is_common(option: click.Option) -> bool:
-    return max(option.opts, key=len) in COMMON
+    return _usual().get(_name(option)) == _meaning(option)
 
 
 def _command(name: str, one: click.Command) -> str:
     context = click.Context(one, info_name=f"towline {name}")
     usage = f"towline {name} {' '.join(one.collect_usage_pieces(context))}".strip()
     own = [option for option in _options(one) if not _is_common(option)]
-    common = [code(max(option.opts, key=len)) for option in _options(one) if _is_common(option)]
+    common = [code(_name(option)) for option in _options(one) if _is_common(option)]
     parts = [f"### towline {name}", f"```text\n{usage}\n```", _help(one)]
     if own:
         parts.append(table(("option", ""), [(code(_names(option)), _meaning(option)) for option in own]))

@@ -17,7 +17,8 @@ from queue_core.errors import QueueError
 from queue_core.http_api.problem_types import problem_type
 from queue_core.server.problems import TITLES, status_of
 from queue_core.testing import NotEmptyError
-from tests.support.reference.markdown import code, page, plain, sentence, table
+from queue_core.worker.main import run_worker
+from tests.support.reference.markdown import capital, code, page, plain, sentence, table
 
 INTRODUCTION: Final = """\
 The class of an error says what its caller can do. `except` the class whose advice is what your program does; a class stands for those that are
@@ -95,10 +96,12 @@ def errors_page() -> str:
 
 def _table(base: type[Exception], advice: dict[str, str], *, public: list[str], is_http: bool) -> str:
     rows = []
+    known: dict[type[Exception], str] = {}
     for one, depth in classes(base):
+        known[one] = advice.get(one.__name__) or next((known[above] for above in one.__mro__[1:] if above in known), "")
         name = f"{'&emsp;' * depth}{code(one.__name__)}{'' if one.__name__ in public else ' (internal)'}"
         what = " ".join(plain(one.__doc__ or "").split("\n\nArgs:")[0].split())
-        fix = sentence(advice.get(one.__name__, "").capitalize()) if advice.get(one.__name__) else ""
+        fix = sentence(capital(known[one]))
         status = f"{status_of(one)} {code(problem_type(one).rpartition(':')[2])}" if issubclass(one, QueueError) else ""
         rows.append((name, what, fix, status) if is_http else (name, what, fix))
     return table(("error", "when", "what to do", *(["HTTP"] if is_http else [])), rows)
@@ -111,10 +114,10 @@ def exit_codes_page() -> str:
         failure = failure_of(_instance(one))
         if failure is not None:
             codes[failure.code].append(code(one.__name__))
-    rows = [(str(number), sentence(meaning.capitalize()), ", ".join(codes[number])) for number, meaning in MEANINGS]
+    rows = [(str(number), sentence(capital(meaning)), ", ".join(codes[number])) for number, meaning in MEANINGS]
     return page(
         "Exit codes",
-        "`queue_core/cli/exits.py` and `queue_core/worker/exits.py`",
+        "`queue_core/cli/exits.py` and `queue_core/worker/main.py`",
         EXITS_INTRODUCTION,
         table(("code", "meaning", "errors"), rows),
         WORKER_EXITS,
@@ -124,13 +127,11 @@ def exit_codes_page() -> str:
 
 def worker_exits() -> list[tuple[str, str]]:
     """Return a worker's exit codes with their meanings, from the docstring of the function that ends with them."""
-    from queue_core.worker.main import run_worker
-
     text = " ".join((inspect.getdoc(run_worker) or "").split())
     listed = re.search(r"Exit codes: (.*?)\. ", text)
     assert listed
     found = [one.strip().partition(" ") for one in listed[1].split(";")]
-    return [(number, sentence(meaning.capitalize())) for number, _, meaning in found]
+    return [(number, sentence(capital(meaning))) for number, _, meaning in found]
 
 
 def _instance(one: type[Exception]) -> Exception:

@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.clock import ManualMonotonicClock
+from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
@@ -26,6 +27,7 @@ as OpenAPI 3.1: `GET /openapi.json`. [The queue's contract](protocol.md) says wh
 used, [errors](errors.md) what a refusal looks like.
 
 ```console
+$ towline serve
 $ curl -s http://127.0.0.1:7878/v1/queues/default/add -H 'content-type: application/json' -d '{"tasks": [{"text": "hello"}]}'
 ```
 
@@ -48,13 +50,16 @@ FURTHER: Final = """\
 
 def fleet_endpoints() -> list[Endpoint]:
     """Return the endpoints of a supervisor that has everything."""
-    clock = ManualMonotonicClock(Monotonic(0.0))
-    registry = SupervisorRegistry.__new__(SupervisorRegistry)
+    clock = ManualMonotonicClock()
+    heartbeat = Heartbeat(now=clock.monotonic())
+    files = StateDir(NOWHERE)
+    queues = OwnQueues()
     extensions = fleet_paths(
-        Heartbeat(),
+        heartbeat,
         clock,
-        files=StateDir(NOWHERE),
-        registry=registry,
+        files=files,
+        queues=queues,
+        registry=SupervisorRegistry(queues, heartbeat, clock, files, version=""),
         settings=dict,  # type: ignore[arg-type]
         file=NOWHERE,
     )
@@ -103,7 +108,8 @@ def _body(operation: Schema) -> str:
     body = operation.get("requestBody")
     if not isinstance(body, Mapping):
         return ""
-    return in_words(body["content"]["application/json"]["schema"])
+    found = in_words(body["content"]["application/json"]["schema"])
+    return code("{}") if "EmptyBody" in found else found
 
 
 def _answer(operation: Schema) -> str:

@@ -38,3 +38,8 @@ def sentence(text: str) -> str:
     """Return a text that ends with a full stop."""
     text = " ".join(text.split())
     return text if not text or text.endswith((".", "!", "?")) else f"{text}."
+
+
+def capital(text: str) -> str:
+    """Return a text that begins with a capital letter."""
+    return text[:1].upper() + text[1:]
