@@ -19,6 +19,8 @@ OUTSIDE: Final = {
 LEFT_OUT: Final = frozenset({"README.md", "console/README.md"})
 """Pages of `docs/` that the site has not: the list for readers of the repository, and pictures of the console, in which
 the site is itself."""
+CALLS: Final = frozenset({"reference/python-api.md"})
+"""Pages whose texts are calls: shown in Python's colours, and no programs to run."""
 PICTURES: Final = (".svg", ".webp", ".png")
 
 _FENCE: Final = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
@@ -74,6 +76,8 @@ def _places() -> Iterator[tuple[Path, str]]:
 
 def _staged(text: str, source: Path, path: str, places: dict[Path, str], made: Sources) -> str:
     text = _STEERING.sub("", text)
+    if path in CALLS:
+        text = text.replace("```text\n", "```python\n")
     fence, lines = "", []
     for line in text.splitlines():
         found = _FENCE.match(line)

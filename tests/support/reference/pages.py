@@ -7,6 +7,7 @@ from typing import Final
 from tests.support.reference.command_line import command_line_page
 from tests.support.reference.errors import errors_page, exit_codes_page
 from tests.support.reference.http_api import http_api_page
+from tests.support.reference.python_api import python_api_page
 from tests.support.reference.settings import settings_page
 
 FOLDER: Final = Path(__file__).resolve().parents[3] / "docs" / "reference"
@@ -19,5 +20,6 @@ def pages() -> Mapping[str, str]:
         "errors.md": errors_page(),
         "exit-codes.md": exit_codes_page(),
         "http-api.md": http_api_page(),
+        "python-api.md": python_api_page(),
         "settings.md": settings_page(),
     }
