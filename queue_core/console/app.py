@@ -40,6 +40,7 @@ LIVE: Final = "/live"
 """Where the streams of pages are, each at the page's own address below it."""
 FLASH_COOKIE: Final = "towline_said"
 PAGE_FAILED: Final = "page.failed"
+"""A page of the console failed for an unexpected reason; the traceback is here."""
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 

@@ -1,4 +1,4 @@
-"""The manual at a listener's `/docs/`. It holds no secret: whoever reaches the listener may read it, logged in or not."""
+"""The manual at a listener's `/docs/`. It holds no secret: it is shown to everybody who reaches the listener."""
 
 import asyncio
 from collections.abc import Mapping
