@@ -6,6 +6,7 @@ from typing import Final
 
 from tests.support.reference.command_line import command_line_page
 from tests.support.reference.errors import errors_page, exit_codes_page
+from tests.support.reference.events import events_page
 from tests.support.reference.http_api import http_api_page
 from tests.support.reference.python_api import python_api_page
 from tests.support.reference.settings import settings_page
@@ -18,6 +19,7 @@ def pages() -> Mapping[str, str]:
     return {
         "command-line.md": command_line_page(),
         "errors.md": errors_page(),
+        "events.md": events_page(),
         "exit-codes.md": exit_codes_page(),
         "http-api.md": http_api_page(),
         "python-api.md": python_api_page(),
