@@ -330,11 +330,12 @@ class Console:
     def _html(
         self, template: str, request: Request, values: Mapping[str, object], *, status: int = 200
     ) -> HTMLResponse:
-        return HTMLResponse(rendered(template, self._values(request, values)), status, dict(guard.PAGE_HEADERS))
+        shown = self._values(request, {"of_template": template, **values})
+        return HTMLResponse(rendered(template, shown), status, dict(guard.PAGE_HEADERS))
 
     def _values(self, request: Request, values: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a whole page."""
-        given: dict[str, object] = {"page": None, "call": None, "said": "", **values}
+        given: dict[str, object] = {"page": None, "call": None, "said": "", "of_template": "", **values}
         of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
         return {**given, **of_request, "menu": _menu(given["call"])}
 

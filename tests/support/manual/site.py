@@ -29,9 +29,7 @@ UNUSED: Final = (
 _SCRIPT: Final = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _INLINE_STYLE: Final = re.compile(r'(\w+)\.appendChild\(\w+\("style",\{\},(\w+)\.toString\(\)\)\)')
 """How zensical's script styles its search: an element, which a strict policy forbids."""
-_ADOPTED_STYLE: Final = (
-    r"\1.adoptedStyleSheets=[(sheet=>(sheet.replaceSync(\2.toString()),sheet))(new CSSStyleSheet)]"
-)
+_ADOPTED_STYLE: Final = r"\1.adoptedStyleSheets=[(sheet=>(sheet.replaceSync(\2.toString()),sheet))(new CSSStyleSheet)]"
 _VERBATIM: Final = re.compile(r"(<pre\b.*?</pre>|<script\b.*?</script>|<textarea\b.*?</textarea>)", re.DOTALL)
 _DARK: Final = re.compile(r"([^{}]*\[data-md-color-scheme=slate\][^{}]*)\{([^{}]*)\}")
 
@@ -56,7 +54,9 @@ def build_site(target: Path) -> Sources:
         shutil.copyfile(STYLES, docs / "manual.css")
         order = navigation(sources.titles(), (DOCS / "README.md").read_text())
         assert sorted(pages_in(order)) == sorted(sources.pages)
-        config = CONFIG.read_text().replace("[project]\n", f'[project]\nnav = {as_toml(order)}\nextra_css = ["manual.css"]\n', 1)
+        config = CONFIG.read_text().replace(
+            "[project]\n", f'[project]\nnav = {as_toml(order)}\nextra_css = ["manual.css"]\n', 1
+        )
         (stage / "zensical.toml").write_text(config)
         _run_zensical(stage)
         shutil.copytree(stage / "build" / "pages", target)

@@ -114,9 +114,7 @@ def _linked(line: str, source: Path, path: str, places: dict[Path, str], made: S
     return _LINK.sub(changed, line)
 
 
-def _at_site(
-    source: Path, path: str, places: dict[Path, str], made: Sources
-) -> Callable[[re.Match[str]], str]:
+def _at_site(source: Path, path: str, places: dict[Path, str], made: Sources) -> Callable[[re.Match[str]], str]:
     def changed(found: re.Match[str]) -> str:
         target = _target(found["target"], source, path, places, made)
         return f'{found["name"]}="{target or found["target"]}"'

@@ -53,7 +53,9 @@ def command_line_page() -> str:
 def _common() -> str:
     rows = []
     for name in COMMON:
-        option = next(one for _, _, command in commands() for one in _options(command) if _is_common(one) and _name(one) == name)
+        option = next(
+            one for _, _, command in commands() for one in _options(command) if _is_common(one) and _name(one) == name
+        )
         rows.append((code(_names(option)), _meaning(option)))
     return table(("option", ""), rows)
 
@@ -99,13 +101,17 @@ def _options(one: click.Command) -> list[click.Option]:
 
 def _names(option: click.Option) -> str:
     names = ", ".join(option.opts + option.secondary_opts)
-    return names if option.is_flag or option.count else f"{names} {option.make_metavar(click.Context(click.Command('')))}"
+    return (
+        names if option.is_flag or option.count else f"{names} {option.make_metavar(click.Context(click.Command('')))}"
+    )
 
 
 def _meaning(option: click.Option) -> str:
     record = option.get_help_record(click.Context(click.Command("")))
     text = record[1] if record else ""
-    return sentence(text.replace("  [", " [").replace("[", "\\[")) if not text.endswith("]") else text.replace("[", "\\[")
+    return (
+        sentence(text.replace("  [", " [").replace("[", "\\[")) if not text.endswith("]") else text.replace("[", "\\[")
+    )
 
 
 def _help(one: click.Command) -> str:

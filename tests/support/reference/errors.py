@@ -87,7 +87,10 @@ def errors_page() -> str:
         _table(fleet_errors.OrchestratorError, advice_of(fleet_errors), public=orchestrator.__all__, is_http=False),
         table(
             ("error", "when"),
-            [(code(one.__name__), plain(one.__doc__ or "").partition("\n")[0]) for one in (DocumentError, NotEmptyError)],
+            [
+                (code(one.__name__), plain(one.__doc__ or "").partition("\n")[0])
+                for one in (DocumentError, NotEmptyError)
+            ],
         ),
         PROBLEMS,
         table(("status", "title"), [(str(status), title) for status, title in TITLES.items()]),

@@ -83,7 +83,13 @@ def events_of(module: Path) -> Iterator[tuple[str, str, str]]:
     """Yield the constants of a module that name events: name, event and sentence ("" for none)."""
     body = ast.parse(module.read_text()).body
     for place, node in enumerate(body):
-        target = node.targets[0] if isinstance(node, ast.Assign) else node.target if isinstance(node, ast.AnnAssign) else None
+        target = (
+            node.targets[0]
+            if isinstance(node, ast.Assign)
+            else node.target
+            if isinstance(node, ast.AnnAssign)
+            else None
+        )
         value = node.value if isinstance(node, ast.Assign | ast.AnnAssign) else None
         if not isinstance(target, ast.Name) or not isinstance(value, ast.Constant) or not isinstance(value.value, str):
             continue
@@ -108,7 +114,9 @@ def _levels() -> dict[str, set[str]]:
                 if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
                     continue
                 first = node.args[0]
-                name = first.attr if isinstance(first, ast.Attribute) else first.id if isinstance(first, ast.Name) else ""
+                name = (
+                    first.attr if isinstance(first, ast.Attribute) else first.id if isinstance(first, ast.Name) else ""
+                )
                 if node.func.attr in (*LEVELS, "warn") and name.isupper():
                     found.setdefault(name, set()).add(node.func.attr.replace("exception", "error"))
     return found

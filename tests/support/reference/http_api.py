@@ -94,7 +94,9 @@ def _table(endpoints: Sequence[Endpoint], paths: Mapping[str, Mapping[str, Schem
     rows = []
     for one in endpoints:
         operation = paths[one.path][one.method.lower()]
-        rows.append((code(f"{one.method} {one.path}"), _purpose(one), _body(operation), _answer(operation), _roles(one)))
+        rows.append(
+            (code(f"{one.method} {one.path}"), _purpose(one), _body(operation), _answer(operation), _roles(one))
+        )
     return table(("path", "", "body", "answer", "roles"), rows)
 
 
@@ -132,7 +134,10 @@ def _value(name: str, schema: Schema) -> str:
     heading = f"### {name}\n"
     if not isinstance(properties, Mapping) or not properties:
         return f"{heading}\n{text or sentence(in_words(schema))}"
-    rows = [(code(key), in_words(one), _default(one), sentence(str(one.get("description", "")))) for key, one in properties.items()]
+    rows = [
+        (code(key), in_words(one), _default(one), sentence(str(one.get("description", ""))))
+        for key, one in properties.items()
+    ]
     return f"{heading}\n{text}\n\n{table(('member', 'takes', 'default', ''), rows)}"
 
 

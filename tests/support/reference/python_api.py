@@ -159,7 +159,12 @@ def _members(found: type) -> Iterator[tuple[str, object]]:
 
 
 def _constructor(found: type) -> str:
-    if found.__name__ in OPENED or issubclass(found, BaseModel) or getattr(found, "_is_protocol", False) or found.__init__ is object.__init__:
+    if (
+        found.__name__ in OPENED
+        or issubclass(found, BaseModel)
+        or getattr(found, "_is_protocol", False)
+        or found.__init__ is object.__init__
+    ):
         return ""
     try:
         inspect.signature(found)

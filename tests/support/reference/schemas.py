@@ -32,7 +32,13 @@ def in_words(schema: Schema) -> str:
     return f"{_KINDS.get(str(kind), 'any')}{_bounds(schema)}"
 
 
-_KINDS: Final = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_KINDS: Final = {
+    "integer": "whole number",
+    "number": "number",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+}
 
 
 def _bounds(schema: Schema) -> str:

@@ -189,7 +189,9 @@ def settings_page() -> str:
         parts.append("## The file" if not path else f"{'##' if '.' not in path else '###'} {code(inner)}")
         if path:
             parts.append(sections[path].text)
-        parts.append(table(("setting", "takes", "default", ""), [_row(one, _heading(one.path, groups)) for one in groups[inner]]))
+        parts.append(
+            table(("setting", "takes", "default", ""), [_row(one, _heading(one.path, groups)) for one in groups[inner]])
+        )
     return page("Settings", "the JSON Schema of the settings file", *parts)
 
 
@@ -215,7 +217,9 @@ def _settings(prefix: str, schema: Schema, model: type[BaseModel] | None, defs: 
         field = _field(model, key)
         sections = _sections(of_key, defs)
         default = "" if key in required else _default(of_key, field)
-        text = sentence(str(of_key.get("description") or next((one.get("description") for one, _ in sections), "") or ""))
+        text = sentence(
+            str(of_key.get("description") or next((one.get("description") for one, _ in sections), "") or "")
+        )
         example = EXAMPLES.get(path, _example(of_key, defs, key))
         shown = "" if example is None else f"{key}: {_yaml(example)}"
         takes = _takes(of_key, field, defs)
