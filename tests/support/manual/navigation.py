@@ -1,4 +1,4 @@
-"""The order in which a reader finds the manual's pages: sections are folders, a page's place is that in `docs/README.md`."""
+"""The manual's navigation: sections are folders, and a page's place is that in `docs/README.md`."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -14,11 +14,15 @@ GLOSSARY: Final = "reference/glossary.md"
 ADR_INDEX: Final = "adr/index.md"
 
 HOW_TO: Final[Mapping[str, str]] = {
-    "Write handlers": "handlers functions pipelines handover gpu batches schedules periodic testing async fastapi flask "
-    "django limits tenants appengine",
-    "Run a fleet": "demo console watching logs deaths runbook daemon systemd deploys deploy docker compose swarm keda "
-    "kubernetes external cloud-run metrics monitoring opentelemetry simulation scaling security",
-    "Keep the store": "sqlite postgresql redis backups backup moving hosts",
+    "Write handlers": (
+        "handlers functions pipelines handover gpu-batches batches schedules periodic testing async fastapi flask django "
+        "limits tenants"
+    ),
+    "Run a fleet": (
+        "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes "
+        "cloud-run metrics monitoring opentelemetry simulation"
+    ),
+    "Keep the store": "sqlite postgresql redis backups moving",
     "Use Celery": "celery celery-pools celery-fleets",
 }
 """Groups of how-to pages, by file name; a page that is in none is listed under `OTHER`, after them."""

@@ -54,9 +54,8 @@ def build_site(target: Path) -> Sources:
         shutil.copyfile(STYLES, docs / "manual.css")
         order = navigation(sources.titles(), (DOCS / "README.md").read_text())
         assert sorted(pages_in(order)) == sorted(sources.pages)
-        config = CONFIG.read_text().replace(
-            "[project]\n", f'[project]\nnav = {as_toml(order)}\nextra_css = ["manual.css"]\n', 1
-        )
+        made = ["[project]", f"nav = {as_toml(order)}", 'extra_css = ["manual.css"]']
+        config = CONFIG.read_text().replace("[project]", "\n".join(made), 1)
         (stage / "zensical.toml").write_text(config)
         _run_zensical(stage)
         shutil.copytree(stage / "build" / "pages", target)

@@ -78,20 +78,26 @@ def _staged(text: str, source: Path, path: str, places: dict[Path, str], made: S
     text = _STEERING.sub("", text)
     if path in CALLS:
         text = text.replace("```text\n", "```python\n")
-    fence, lines = "", []
+    fence, done, prose = "", [], list[str]()
+
+    def finish() -> None:
+        linked = _linked("\n".join([*prose, ""]), source, path, places, made) if prose else ""
+        done.append(_SOURCE.sub(_at_site(source, path, places, made), linked))
+        prose.clear()
+
     for line in text.splitlines():
         found = _FENCE.match(line)
         if found and not fence:
+            finish()
             fence = found[2]
-            lines.append(f"{found[1]}{found[2]}{_heading(found[3])}")
-        elif found and found[2].startswith(fence) and not found[3].strip():
-            fence = ""
-            lines.append(line)
+            done.append(f"{found[1]}{found[2]}{_heading(found[3])}\n")
         elif fence:
-            lines.append(line)
+            fence = "" if found and found[2].startswith(fence) and not found[3].strip() else fence
+            done.append(f"{line}\n")
         else:
-            lines.append(_SOURCE.sub(_at_site(source, path, places, made), _linked(line, source, path, places, made)))
-    return "\n".join([*lines, ""])
+            prose.append(line)
+    finish()
+    return "".join(done)
 
 
 def _heading(info: str) -> str:
@@ -99,11 +105,11 @@ def _heading(info: str) -> str:
     return re.sub(r"\s+append\b", "", info)
 
 
-def _linked(line: str, source: Path, path: str, places: dict[Path, str], made: Sources) -> str:
-    """Return a line with its links as they are on the site; what is in backticks stays."""
+def _linked(text: str, source: Path, path: str, places: dict[Path, str], made: Sources) -> str:
+    """Return prose with its links as they are on the site; what is in backticks stays."""
 
     def changed(found: re.Match[str]) -> str:
-        if line[: found.start()].count("`") % 2:
+        if text[text.rfind("\n\n", 0, found.start()) + 1 : found.start()].count("`") % 2:
             return found[0]
         target = _target(found["target"], source, path, places, made)
         if target is None:
@@ -111,7 +117,7 @@ def _linked(line: str, source: Path, path: str, places: dict[Path, str], made: S
             return "" if found["picture"] else found["text"]
         return f"{found['picture']}[{found['text']}]({target})"
 
-    return _LINK.sub(changed, line)
+    return _LINK.sub(changed, text)
 
 
 def _at_site(source: Path, path: str, places: dict[Path, str], made: Sources) -> Callable[[re.Match[str]], str]:
@@ -133,9 +139,9 @@ def _target(link: str, source: Path, path: str, places: dict[Path, str], made: S
     if found.is_dir():
         found = found / "README.md"
     if found in places:
-        return f"{os.path.relpath(places[found], os.path.dirname(path) or '.')}{mark}{anchor}"
+        return f"{os.path.relpath(places[found], Path(path).parent)}{mark}{anchor}"
     if found.suffix in PICTURES and found.is_relative_to(DOCS):
         at = found.relative_to(DOCS).as_posix()
         made.files[at] = found
-        return os.path.relpath(at, os.path.dirname(path) or ".")
+        return os.path.relpath(at, Path(path).parent)
     return None

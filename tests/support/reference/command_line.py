@@ -12,11 +12,12 @@ from queue_core.cli.group import Command, LazyGroup
 from tests.support.reference.markdown import code, page, sentence, table
 
 INTRODUCTION: Final = """\
-Each command says this itself: `towline COMMAND --help`. `towline completion bash` prints Tab completion. [Exit codes](exit-codes.md) are the same for
-all, and `--json` prints for programs what a terminal gets as sentences."""
+Each command says this itself: `towline COMMAND --help`. `towline completion bash` prints Tab completion. [Exit
+codes](exit-codes.md) are the same for all, and `--json` prints for programs what a terminal gets as sentences."""
 
 COMMON: Final = ("--url", "--store", "--token-file", "--json", "--debug", "--file", "--help")
 """Options that mean the same wherever they are: told once."""
+_BARE: Final = click.Context(click.Command(""))
 
 
 def commands() -> Iterator[tuple[str, str, click.Command]]:

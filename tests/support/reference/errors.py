@@ -21,8 +21,8 @@ from queue_core.worker.main import run_worker
 from tests.support.reference.markdown import capital, code, page, plain, sentence, table
 
 INTRODUCTION: Final = """\
-The class of an error says what its caller can do. `except` the class whose advice is what your program does; a class stands for those that are
-indented below it. Each message names the value, the limit and the fix.
+The class of an error says what its caller can do. `except` the class whose advice is what your program does; a class
+stands for those that are indented below it. Each message names the value, the limit and the fix.
 
 ```python
 from queue_core import LeaseLostError, OutcomeUnknownError, QueueError, StoreUnavailableError
@@ -31,8 +31,9 @@ from queue_core import LeaseLostError, OutcomeUnknownError, QueueError, StoreUna
 PROBLEMS: Final = """\
 ## Over HTTP
 
-A refusal is a problem document (RFC 9457), `application/problem+json`: `type` is the error's name, `detail` its message. Clients of this
-package raise the same class again. A 503 says `Retry-After`; a repeat with the same idempotency key takes effect once.
+A refusal is a problem document (RFC 9457), `application/problem+json`: `type` is the error's name, `detail` its
+message. Clients of this package raise the same class again. A 503 says `Retry-After`; a repeat with the same
+idempotency key takes effect once.
 
 ```json
 {"type": "urn:towline:problem:lease-lost", "title": "The lease is no longer current", "status": 409,
@@ -40,13 +41,17 @@ package raise the same class again. A 503 says `Retry-After`; a repeat with the 
 ```"""
 
 EXITS_INTRODUCTION: Final = """\
-Every command ends with one of these; the numbers are those of sysexits.h where it has one. A script can tell *not now* from *never*: 69 and 75 are
-worth another try, 65 to 67, 77 and 78 are not. With `--json` a failure is one object on stderr: `error`, `where`, `next`, `code`."""
+Every command ends with one of these; the numbers are those of sysexits.h where it has one. A script can tell *not
+now* from *never*: 69 and 75 are worth another try, 65 to 67, 77 and 78 are not. With `--json` a failure is one object
+on stderr: `error`, `where`, `next`, `code`."""
 
 WORKER_EXITS: Final = """\
 ## Workers
 
-`towline work`, and each worker of a pool with an `app`, ends with one of these. `towline why-died WORKER` tells the rest."""
+`towline work`, and each worker of a pool with an `app`, ends with one of these. `towline why-died WORKER` tells the
+rest."""
+OTHERS: Final = (DocumentError, NotEmptyError)
+"""Public errors below neither base: of `orchestrator.read_settings`, and of `queue_core.testing`."""
 
 
 def advice_of(module: ModuleType) -> dict[str, str]:
@@ -83,7 +88,7 @@ def errors_page() -> str:
         "All are importable from `queue_core`.",
         _table(QueueError, advice_of(queue_errors), public=queue_core.__all__, is_http=True),
         "## Of the fleet",
-        "Those without a mark are importable from `orchestrator`; the others are raised inside a supervisor, and tell in its log.",
+        "Those without a mark are importable from `orchestrator`; the others stay in a supervisor and its log.",
         _table(fleet_errors.OrchestratorError, advice_of(fleet_errors), public=orchestrator.__all__, is_http=False),
         table(
             ("error", "when"),

@@ -44,20 +44,22 @@ NO_EVENTS: Final = frozenset({"towline.yaml"})
 LEVELS: Final = ("debug", "info", "warning", "error", "exception")
 
 INTRODUCTION: Final = """\
-An event has a name, a dotted noun and a participle, and fields; no event has a payload or a token. On a terminal `towline up` tells those that a
-person has to know as sentences; everything else is in the log: JSON lines on stderr of a program that no terminal reads, and in the file of
-`log`, if set. `level` is the least important one at which an event is logged; `lifecycle: batch` or `off` keeps those of a task's life short.
+An event has a name, a dotted noun and a participle, and fields; no event has a payload or a token. On a terminal
+`towline up` tells those that a person has to know as sentences; everything else is in the log: JSON lines on stderr
+of a program that no terminal reads, and in the file of `log`, if set. `level` is the least important one at which an
+event is logged; `lifecycle: batch` or `off` keeps those of a task's life short.
 
 ```console
 $ towline events --help
 ```"""
 
 STREAM: Final = """\
-These are also at `GET /v1/events`, and as server-sent events with `?follow=true` ([HTTP API](http-api.md)): `event` is the name, `id` a number
-that `Last-Event-ID` goes on from, `data` the fields below. `towline events --follow` prints them.
+These are also at `GET /v1/events`, and as server-sent events with `?follow=true` ([HTTP API](http-api.md)): `event`
+is the name, `id` a number that `Last-Event-ID` goes on from, `data` the fields below. `towline events --follow`
+prints them.
 
-Fields: {fields}. A field that does not apply is left out. `lease_number` counts from 1; `waited_seconds` is from the eta to the lease,
-`held_seconds` from the lease to its end."""
+Fields: {fields}. A field that does not apply is left out. `lease_number` counts from 1; `waited_seconds` is from the
+eta to the lease, `held_seconds` from the lease to its end."""
 
 
 def events_page() -> str:
@@ -120,6 +122,12 @@ def _levels() -> dict[str, set[str]]:
                 if node.func.attr in (*LEVELS, "warn") and name.isupper():
                     found.setdefault(name, set()).add(node.func.attr.replace("exception", "error"))
     return found
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _least(levels: set[str]) -> str:

@@ -22,18 +22,20 @@ NOWHERE: Final = Path("/nonexistent/towline")
 """A state directory that is never read: only the routes' descriptions are wanted."""
 
 INTRODUCTION: Final = """\
-A server answers these paths at its listener (`server.listen`), a supervisor those of its fleet beside them, or at `supervisor.listen`. The same
-as OpenAPI 3.1: `GET /openapi.json`. [The queue's contract](protocol.md) says what the verbs promise, [a supervisor's API](api.md) how its calls are
-used, [errors](errors.md) what a refusal looks like.
+A server answers these paths at its listener (`server.listen`), a supervisor those of its fleet beside them, or at
+`supervisor.listen`. The same as OpenAPI 3.1: `GET /openapi.json`. [The queue's contract](protocol.md) says what the
+verbs promise, [a supervisor's API](api.md) how its calls are used, [errors](errors.md) what a refusal looks like.
 
 ```console
 $ towline serve
-$ curl -s http://127.0.0.1:7878/v1/queues/default/add -H 'content-type: application/json' -d '{"tasks": [{"text": "hello"}]}'
+$ export ADD=http://127.0.0.1:7878/v1/queues/default/add
+$ curl -s $ADD -H 'content-type: application/json' -d '{"tasks": [{"text": "hello"}]}'
 ```
 
-A body is JSON (`content-type: application/json`); a member that a request does not know is refused. Payloads are base64 in `payload`, or plain in
-`text`. A server with tokens asks for `Authorization: Bearer TOKEN`; the last column names the roles that are enough, and **all** stands
-for a token of any role. `{queue}`, `{pool}`, `{worker}` in a path are percent-encoded."""
+A body is JSON (`content-type: application/json`); a member that a request does not know is refused. Payloads are
+base64 in `payload`, or plain in `text`. A server with tokens asks for `Authorization: Bearer TOKEN`; the last column
+names the roles that are enough, and **all** stands for a token of any role. `{queue}`, `{pool}`, `{worker}` in a path
+are percent-encoded."""
 
 FURTHER: Final = """\
 ## Further paths
@@ -45,7 +47,9 @@ FURTHER: Final = """\
 | `GET /healthz` | the same as `/readyz` |
 | `GET /console/` | [the console](../how-to/console.md) |
 | `GET /docs/` | this manual |
-| `/v2beta2/...`, `/taskqueue/v1beta2/...`, `/rpc_http` | Google's APIs: [Cloud Tasks](cloudtasks.md), [Task Queue](taskqueue-v1beta2.md), [App Engine](../from/appengine-python.md) |"""
+| `/v2beta2/...` | Google's [Cloud Tasks](cloudtasks.md) |
+| `/taskqueue/v1beta2/...` | Google's [Task Queue](taskqueue-v1beta2.md) |
+| `/rpc_http` | [App Engine's SDKs](../from/appengine-python.md) |"""
 
 
 def fleet_endpoints() -> list[Endpoint]:
@@ -72,9 +76,7 @@ def http_api_page() -> str:
     described = json.loads(json.dumps(document((*ENDPOINTS, *fleet), version="")))
     schemas: Mapping[str, Schema] = described["components"]["schemas"]
     tables = [_table(endpoints, described["paths"]) for endpoints in (ENDPOINTS, fleet)]
-    values: list[str] = []
-    for name in sorted(schemas):
-        values.append(_value(name, schemas[name]))
+    values = [_value(name, schemas[name]) for name in sorted(schemas)]
     return page(
         "HTTP API",
         "the tables of endpoints",

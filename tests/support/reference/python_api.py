@@ -18,8 +18,8 @@ MODULES: Final = ("queue_core", "queue_core.testing", "queue_core.django", "queu
 """The modules that programs import from."""
 
 INTRODUCTION: Final = """\
-Programs import from the modules below, and from no other: all else may change without notice. Times that are called `Instant` are microseconds since
-the epoch, all others seconds. [Errors](errors.md) have their own page."""
+Programs import from the modules below, and from no other: all else may change without notice. Times that are called
+`Instant` are microseconds since the epoch, all others seconds. [Errors](errors.md) have their own page."""
 
 GROUPS: Final = (
     ("Open queues", "open_queue open_queues open_queue_async open_queues_async connect_appengine Retries"),
@@ -29,14 +29,18 @@ GROUPS: Final = (
     ),
     (
         "Tasks and leases",
-        "NewTask TagFilter ANY UNTAGGED Lease StoredTask TaskState Attempt Failure Progress Added Deletion Renewal Renewed "
-        "Page Instant",
+        (
+            "NewTask TagFilter ANY UNTAGGED Lease StoredTask TaskState Attempt Failure Progress Added Deletion Renewal "
+            "Renewed Page Instant"
+        ),
     ),
     ("Handlers", "App Task Retry Dead Backoff Timeout Function Injected INJECTED"),
     (
         "Settings and figures",
-        "QueueSpec Storage QueueStats TagStats History FinishedLease LiveLease WaitingTask WorkerActivity Samples "
-        "Observation ObservationQuery",
+        (
+            "QueueSpec Storage QueueStats TagStats History FinishedLease LiveLease WaitingTask WorkerActivity Samples "
+            "Observation ObservationQuery"
+        ),
     ),
 )
 """Where the names of `queue_core` are told."""
@@ -104,7 +108,7 @@ def _constant(name: str, found: object) -> str:
 
 
 CONSTANTS: Final = {
-    "app": "The `App` with the handlers of a Django project, for `towline work queue_core.django:app` and `app:` of a pool.",
+    "app": "The `App` with the handlers of a Django project: `towline work queue_core.django:app`, or a pool's `app`.",
     "ANY": "The `TagFilter` that takes every task, whatever its tag.",
     "UNTAGGED": "The `TagFilter` that takes only tasks without a tag.",
     "INJECTED": "The default of a parameter that the worker fills in: `def resize(path: str, task: Task = INJECTED)`.",

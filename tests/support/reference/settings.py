@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -28,12 +28,13 @@ NAMES: Final = {"queues": "NAME", "schedules": "NAME", "pools": "NAME"}
 """Sections whose keys are names of the reader's own."""
 
 INTRODUCTION: Final = """\
-Everything that `towline.yaml` may say. `towline check` reads a file and names each mistake with its line, `towline config` prints what is in force
-and where it comes from, and `towline schema` prints this page's source as JSON Schema, for editors. A flag goes before an environment
-variable (`TOWLINE_...`), that before the file, the file before the default.
+Everything that `towline.yaml` may say. `towline check` reads a file and names each mistake with its line, `towline
+config` prints what is in force and where it comes from, and `towline schema` prints this page's source as JSON
+Schema, for editors. A flag goes before an environment variable (`TOWLINE_...`), that before the file, the file before
+the default.
 
-A **duration** is written `500ms`, `30s`, `1m30s`, `6h`, `2d`, or a number of seconds; a **size** `64KiB`, `512MiB`, `1GB`, or a number of bytes; a
-**rate** `10/s`, `600/min`, `5/h`."""
+A **duration** is written `500ms`, `30s`, `1m30s`, `6h`, `2d`, or a number of seconds; a **size** `64KiB`, `512MiB`,
+`1GB`, or a number of bytes; a **rate** `10/s`, `600/min`, `5/h`."""
 
 EXAMPLES: Final[Mapping[str, object]] = {
     "store": "redis://cache:6379/0",
@@ -241,11 +242,10 @@ def _models() -> dict[str, type[BaseModel]]:
     found: dict[str, type[BaseModel]] = {}
 
     def walk(kind: object) -> None:
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            if kind.__name__ not in found:
-                found[kind.__name__] = kind
-                for one in kind.model_fields.values():
-                    walk(one.annotation)
+        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind.__name__ not in found:
+            found[kind.__name__] = kind
+            for one in kind.model_fields.values():
+                walk(one.annotation)
         for inner in get_args(kind):
             walk(inner)
 
@@ -334,7 +334,7 @@ def _lengths(one: Schema) -> str:
     return f", at most {most} characters" if most else ""
 
 
-def _bounds(field: FieldInfo | None, whole: Schema, shown) -> str:  # type: ignore[no-untyped-def]  # noqa: ANN001
+def _bounds(field: FieldInfo | None, whole: Schema, shown: Callable[[float], str]) -> str:
     low: str | None = None
     high: str | None = None
     found: list[object] = list(field.metadata) if field is not None else []
