@@ -15,7 +15,7 @@ ADR_INDEX: Final = "adr/index.md"
 
 HOW_TO: Final[Mapping[str, str]] = {
     "Write handlers": (
-        "handlers functions pipelines handover gpu-batches batches schedules periodic testing async fastapi flask django "
+        "handlers functions pipelines handover gpu-batches batches schedules periodic testing async fastapi django "
         "limits tenants"
     ),
     "Run a fleet": (

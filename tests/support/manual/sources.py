@@ -12,15 +12,12 @@ DOCS: Final = ROOT / "docs"
 
 OUTSIDE: Final = {
     "CHANGELOG.md": "changelog.md",
-    "CONTRIBUTING.md": "contributing.md",
     "SECURITY.md": "security.md",
 }
 """Pages of the repository that are the site's too."""
 LEFT_OUT: Final = frozenset({"README.md", "console/README.md"})
 """Pages of `docs/` that the site has not: the list for readers of the repository, and pictures of the console, in which
 the site is itself."""
-CALLS: Final = frozenset({"reference/python-api.md"})
-"""Pages whose texts are calls: shown in Python's colours, and no programs to run."""
 PICTURES: Final = (".svg", ".webp", ".png")
 
 _FENCE: Final = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
@@ -76,8 +73,6 @@ def _places() -> Iterator[tuple[Path, str]]:
 
 def _staged(text: str, source: Path, path: str, places: dict[Path, str], made: Sources) -> str:
     text = _STEERING.sub("", text)
-    if path in CALLS:
-        text = text.replace("```text\n", "```python\n")
     fence, done, prose = "", [], list[str]()
 
     def finish() -> None:
