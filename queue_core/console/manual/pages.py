@@ -10,7 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from queue_core.console.manual.archive import ARCHIVE, ManualFile, read_manual
+from queue_core.console.manual.archive import ManualFile, read_manual
 
 CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; "
@@ -57,7 +57,7 @@ _PAGE: Final = """<!doctype html>
 class ManualPages:
     """The manual of one listener. Lives in its loop."""
 
-    def __init__(self, archive: Path = ARCHIVE) -> None:
+    def __init__(self, archive: Path) -> None:
         self._archive = archive
         self._files: Mapping[str, ManualFile] | None = None
 

@@ -3,6 +3,7 @@ somebody looks."""
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from starlette.exceptions import HTTPException
@@ -26,11 +27,17 @@ ENTRY = "console/"
 class ConsoleMount:
     """The console of one listener. Lives in its loop."""
 
-    def __init__(self, authorizer: Authorizer, make: Callable[[], "Console"]) -> None:
-        """`make`: makes the console; templates are not imported where nobody looks."""
+    def __init__(self, authorizer: Authorizer, make: Callable[[], "Console"], *, manual: Path | None = None) -> None:
+        """Make the routes' state; nothing is read before somebody looks.
+
+        Args:
+            make: makes the console.
+            manual: the file of the manual's site; None: the package's own.
+        """
         self._authorizer = authorizer
         self._make = make
         self._console: Console | None = None
+        self._archive = manual
         self._manual: ManualPages | None = None
 
     def routes(self) -> list[BaseRoute]:
@@ -72,9 +79,10 @@ class ConsoleMount:
         response = self._refusal(scope)
         if response is None:
             if self._manual is None:
+                from queue_core.console.manual.archive import ARCHIVE
                 from queue_core.console.manual.pages import ManualPages
 
-                self._manual = ManualPages()
+                self._manual = ManualPages(self._archive or ARCHIVE)
             response = await self._manual.response(Request(scope, receive))
         await response(scope, receive, send)
 
