@@ -1,6 +1,6 @@
 # Tasks of a developer. `run.py` does the work, and makes .venv when it is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help test lint demo tours faults bench tutorial
+.PHONY: help test lint demo docs reference tours faults bench tutorial
 
 help: ## list these tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ /' | awk '{name = $$1; $$1 = ""; printf "%-8s %s\n", name, $$0}'
@@ -16,6 +16,12 @@ lint: ## run ruff, mypy and import-linter
 
 demo: ## watch a fleet at work for a minute
 	python3 run.py demo --for 60s $(ARGS)
+
+docs: ## build the manual that servers show at /docs/
+	python3 run.py docs $(ARGS)
+
+reference: ## write the reference pages anew from the program
+	.venv/bin/python -m tests.support.reference
 
 tours: ## follow an add, an exchange and a turn file by file
 	.venv/bin/python -m tests.tours

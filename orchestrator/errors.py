@@ -2,12 +2,12 @@
 
 OrchestratorError
 ├── ConfigError              correct the settings; it lists every problem, not only the first
-├── SpawnError               a worker could not be started; back off, then try again
-│   └── RuntimeUnavailableError  the engine does not answer or is not ready; hold, and try again after a pause
-│       └── StartPendingError    it is being prepared beside the turns; try again next turn
-├── SourceUnavailableError   the queue did not answer; hold, and try again next turn
-├── AlreadySupervisedError   another supervisor uses this state directory
-├── NoOutputError            no such pool or worker has output here; it names those that have
+├── SpawnError               back off, then try again: a worker could not be started
+│   └── RuntimeUnavailableError  hold, and try again after a pause: the engine does not answer or is not ready
+│       └── StartPendingError    try again next turn: it is being prepared beside the turns
+├── SourceUnavailableError   hold, and try again next turn: the queue did not answer
+├── AlreadySupervisedError   stop the other supervisor, or use another state directory
+├── NoOutputError            name a pool or worker that has output here; the message lists them
 └── ReloadRefusedError       correct the file; the supervisor keeps the settings it has
 """
 

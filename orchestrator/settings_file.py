@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from orchestrator.config.placeholders import near_misses
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
@@ -51,7 +51,7 @@ _LIBPQ_SCHEMES: Final = frozenset({"postgresql", "postgres"})
 class _SettingsDocument(QueueFile):
     """The model from which the file's JSON Schema is made."""
 
-    pools: dict[str, PoolSpec] = {}  # noqa: RUF012  pydantic copies it
+    pools: dict[str, PoolSpec] = Field(default={}, description="Pools of workers, by name.")
     supervisor: SupervisorSettings = SupervisorSettings()
 
 

@@ -4,30 +4,30 @@ QueueError
 ├── InvalidRequestError              correct the call; nothing was changed
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
-│   ├── InvalidArgumentsError        a function's arguments don't fit its annotations
+│   ├── InvalidArgumentsError        correct the arguments: the message names the function and the field
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
-│       └── CutShortError            the file is truncated: complete it, then go on
+│       └── CutShortError            complete the file, then go on
 ├── UnknownQueueError                name a queue that exists; the message lists some
-│   └── QueueMovedError              the queue was moved to another store, which the message names
+│   └── QueueMovedError              open the store that the message names
 ├── UnknownScheduleError             name a schedule that exists; the message lists some
 ├── StorageLimitError                delete tasks or raise the limit; nothing was changed
 ├── MoveRefusedError                 remove the obstacle to the move that the message names
-├── LeaseLostError                   the token is not current: stop working on its task
-├── WorkerRetiredError               this worker gets no more leases: finish and exit
+├── LeaseLostError                   stop working on the task: its token is not current
+├── WorkerRetiredError               finish and exit: this worker gets no more leases
 ├── ListenError                      use another address, or stop the process that uses this one
 ├── AppError                         correct the handlers, or the worker's settings
 │   └── AppImportError               correct the module that holds the handlers
 ├── PermissionDeniedError            use a token of another role
 │   └── UnauthenticatedError         give a token that this server knows
-└── StoreError
-    ├── StoreUnavailableError        try again: no change is known to have been made
+└── StoreError                       run `towline doctor`
+    ├── StoreUnavailableError        try again; no change is known to have been made
     │   ├── StoreFullError           free disk space, then try again
-    │   └── OutcomeUnknownError      it may have taken effect: check before repeating
+    │   └── OutcomeUnknownError      check before repeating: it may have taken effect
     ├── StoreReadOnlyError           make the file and its folder writable
     ├── StoreUnsafeError             correct the engine's settings: it could lose or refuse data
-    ├── StoreCorruptError            the file is not a store, or is damaged
-    └── StoreVersionError            made by a newer version; upgrade
+    ├── StoreCorruptError            give another file, or restore a backup
+    └── StoreVersionError            upgrade this program
 """
 
 from collections.abc import Iterable, Sequence

@@ -43,6 +43,7 @@ MAX_START_SECONDS: Final = 60.0
 WAIT_LOG_SECONDS: Final = 5.0
 """Seconds between two messages while it waits."""
 STORE_AWAITED: Final = "store.awaited"
+"""The store does not answer yet: the start waits for it."""
 PAUSE_SECONDS: Final = 0.5
 """Seconds between two attempts."""
 

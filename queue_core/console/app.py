@@ -40,6 +40,7 @@ LIVE: Final = "/live"
 """Where the streams of pages are, each at the page's own address below it."""
 FLASH_COOKIE: Final = "towline_said"
 PAGE_FAILED: Final = "page.failed"
+"""A page of the console failed for an unexpected reason; the traceback is here."""
 _STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
 
 
@@ -329,11 +330,12 @@ class Console:
     def _html(
         self, template: str, request: Request, values: Mapping[str, object], *, status: int = 200
     ) -> HTMLResponse:
-        return HTMLResponse(rendered(template, self._values(request, values)), status, dict(guard.PAGE_HEADERS))
+        shown = self._values(request, {"of_template": template, **values})
+        return HTMLResponse(rendered(template, shown), status, dict(guard.PAGE_HEADERS))
 
     def _values(self, request: Request, values: Mapping[str, object]) -> dict[str, object]:
         """Return the values of a whole page."""
-        given: dict[str, object] = {"page": None, "call": None, "said": "", **values}
+        given: dict[str, object] = {"page": None, "call": None, "said": "", "of_template": "", **values}
         of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
         return {**given, **of_request, "menu": _menu(given["call"])}
 

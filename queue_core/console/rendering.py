@@ -11,6 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
+from queue_core.console.manual.links import manual_of_guard, manual_page
 from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
 
 FOLDER: Final = Path(__file__).parent
@@ -61,6 +62,7 @@ def environment() -> Environment:
         iso=_iso,
     )
     made.globals.update(counted=counted, clock=shown_clock, shown_queue=shown_queue)
+    made.globals.update(manual_page=manual_page, manual_of_guard=manual_of_guard)
     return made
 
 

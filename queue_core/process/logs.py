@@ -33,7 +33,9 @@ from queue_core.process.terminal import allows_colours, clean  # noqa: E402
 Level = Literal["debug", "info", "warning", "error"]
 
 LIBRARY_LOGGED: Final = "library.logged"
+"""A library wrote a warning or an error to its own log."""
 PROGRAM_LOGGED: Final = "program.logged"
+"""The application wrote to its own log."""
 _LIBRARIES: Final = ("asyncio", "uvicorn")
 """Standard-library loggers of the server's loop and connections, whose warnings are logged too."""
 LOSS_LOG_SECONDS: Final = 60.0

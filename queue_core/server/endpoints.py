@@ -91,7 +91,7 @@ def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: ty
 
 ENDPOINTS = (
     _fast("add", "Add tasks; durable when answered.", schemas.AddRequest, schemas.AddedTasks),
-    _fast("lease", "Lease tasks, waiting for them if params to.", schemas.LeaseBody, schemas.Leases),
+    _fast("lease", "Lease tasks, waiting for them as long as `wait_seconds` says.", schemas.LeaseBody, schemas.Leases),
     _fast("exchange", "Delete finished tasks and lease the next.", schemas.ExchangeRequest, schemas.Exchanged),
     _fast("renew", "Renew leases.", reports.RenewRequest, schemas.RenewedLeases),
     _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
@@ -118,24 +118,47 @@ ENDPOINTS = (
     _post(f"{_QUEUE}/postpone-matching", "Postpone all that match.", search.postpone_matching, search.PostponeRequest),
     _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
     _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
-    _post(f"{_QUEUE}/observe", "All that scaling a pool needs.", handlers.observe, schemas.ObserveRequest),
-    _regular("GET", f"{_QUEUE}/stats", "Counts and totals.", "stats", handlers.stats, query=_TAGS),
-    _regular("GET", f"{_QUEUE}/tags", "Counts per tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)),
-    _regular("GET", "/v1/queues", "All queues.", "queues", handlers.list_queues),
-    _regular("GET", "/v1/stats", "Counts and totals of all queues, at one instant.", "stats", handlers.all_stats),
-    _regular("GET", "/v1/me", "Who calls: the role of the token.", "stats", handlers.me),
-    _regular("GET", _QUEUE, "A queue's settings.", "queues", handlers.show_queue),
-    _regular("PUT", _QUEUE, "Create or set.", "set-queue", handlers.set_queue, schemas.QueueBody),
-    _regular("DELETE", _QUEUE, "Delete it and its tasks.", "set-queue", handlers.delete_queue),
+    _post(
+        f"{_QUEUE}/observe",
+        "Return what scaling a pool needs: counts, leases, samples, workers.",
+        handlers.observe,
+        schemas.ObserveRequest,
+    ),
+    _regular("GET", f"{_QUEUE}/stats", "Return counts and totals of a queue.", "stats", handlers.stats, query=_TAGS),
+    _regular(
+        "GET", f"{_QUEUE}/tags", "Return counts of each tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)
+    ),
+    _regular("GET", "/v1/queues", "List all queues with their settings.", "queues", handlers.list_queues),
+    _regular(
+        "GET", "/v1/stats", "Return counts and totals of all queues, at one instant.", "stats", handlers.all_stats
+    ),
+    _regular("GET", "/v1/me", "Return the role and the email of the caller's token.", "stats", handlers.me),
+    _regular("GET", _QUEUE, "Return a queue's settings.", "queues", handlers.show_queue),
+    _regular(
+        "PUT", _QUEUE, "Create a queue, or change its settings.", "set-queue", handlers.set_queue, schemas.QueueBody
+    ),
+    _regular("DELETE", _QUEUE, "Delete a queue and its tasks.", "set-queue", handlers.delete_queue),
     _regular(
         "GET",
         "/v1/storage",
-        "The limit on all payloads, and their size; without a limit they are not counted.",
+        "Return the limit on all payloads and their size; without a limit they are not counted.",
         "queues",
         handlers.show_storage,
     ),
-    _regular("PUT", "/v1/storage", "Limit all payloads.", "set-queue", handlers.set_storage, schemas.StorageLimit),
-    _post(f"{_WORKER}/retire", "Fence a worker.", handlers.retire_worker, schemas.RetireRequest),
+    _regular(
+        "PUT",
+        "/v1/storage",
+        "Limit the payloads of all tasks together.",
+        "set-queue",
+        handlers.set_storage,
+        schemas.StorageLimit,
+    ),
+    _post(
+        f"{_WORKER}/retire",
+        "Fence a worker: it is granted no more leases.",
+        handlers.retire_worker,
+        schemas.RetireRequest,
+    ),
     _post(
         f"{_WORKER}/release",
         "Release all leases of a dead worker.",
@@ -145,17 +168,22 @@ ENDPOINTS = (
     _regular(
         "GET",
         f"{_QUEUE}/workers",
-        "Workers that called this server lately.",
+        "List workers that called this server lately.",
         "stats",
         handlers.worker_activity,
         query=(_PREFIX, _LIMIT_WORKERS),
     ),
-    _post("/v1/observe", "The same for several queues.", handlers.observe_many, schemas.ObserveManyRequest),
+    _post(
+        "/v1/observe",
+        "Return what scaling needs, of several queues at once.",
+        handlers.observe_many,
+        schemas.ObserveManyRequest,
+    ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _regular(
         "GET",
         "/v1/registrations/{kind}",
-        "What programs say of themselves: which supervisors there are.",
+        "List registrations of a kind: which supervisors there are.",
         "registrations",
         handlers.registrations,
     ),
@@ -169,7 +197,11 @@ ENDPOINTS = (
     ),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
     _regular(
-        "GET", "/v1/schedules", "All schedules: their next and last ticks.", "schedules", schedules.list_schedules
+        "GET",
+        "/v1/schedules",
+        "List all schedules, with their next and last ticks.",
+        "schedules",
+        schedules.list_schedules,
     ),
     _regular(
         "PUT",
@@ -185,7 +217,7 @@ ENDPOINTS = (
     _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
     _post(
         "/v1/mailboxes",
-        "Messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
+        "Exchange messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
         mailbox_calls.mailboxes,
         mailbox_calls.MailboxRequest,
     ),
@@ -193,11 +225,11 @@ ENDPOINTS = (
     _regular(
         "GET",
         "/v1/events",
-        "Recent lifecycle events.",
+        "Return recent lifecycle events, or follow them as a stream.",
         "events",
         handlers.recent_events,
         query=(_AFTER, _LIMIT, _FOLLOW),
     ),
-    _regular("GET", "/livez", "Whether the process answers.", None, handlers.live),
-    _regular("GET", "/readyz", "Whether the store takes changes.", None, handlers.ready),
+    _regular("GET", "/livez", "Tell whether the process answers.", None, handlers.live),
+    _regular("GET", "/readyz", "Tell whether the store takes changes.", None, handlers.ready),
 )

@@ -25,6 +25,7 @@ from queue_core.process.wording import counted
 from queue_core.server.server import serve as run_server
 
 SCHEDULES_LEFT: Final = "schedules.left"
+"""The settings file has schedules, which a server without a supervisor does not run."""
 
 
 @command(

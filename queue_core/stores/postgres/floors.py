@@ -17,7 +17,9 @@ from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Row, Statement, StatementRunner
 
 FLOOR_MISSED = "floor.missed"
+"""A task lay below the floor of its queue, and was found by a full search."""
 FLOORS_FAILED = "floors.failed"
+"""Floors could not be raised; that is tried again."""
 
 DEAD_ROWS = 10_000
 """Dead tasks from which on floors are raised: leases step over those that are behind their head."""

@@ -22,7 +22,9 @@ from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.session import PostgresSession
 
 TRIM_FAILED = "trim.failed"
+"""Old samples or names could not be removed; that is tried again."""
 VACUUM_FAILED = "vacuum.failed"
+"""Deleted rows could not be removed; that is tried again."""
 
 KEPT_SAMPLES = 10_000
 """The samples (finished leases) that are kept of each queue, at least; more where its history is longer.

@@ -20,6 +20,7 @@ LOCK = 0x546F776C
 ADOPTING_VERSION = 3
 """The version from which on a store that came from a backup is fitted to its server when it is opened."""
 SCHEMA_WAITING = "schema.waiting"
+"""Another program is making the schema, or holds a lock on it: this one waits."""
 
 MIGRATION_SECONDS = 60.0
 """How long a program that opens the store waits for the locks of its tables, so that it can change them."""

@@ -28,7 +28,9 @@ from queue_core.stores.postgres.notify.sender import NotifySender
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription, PostgresWaiters, rows
 
 LISTENER_LOST = "listener.lost"
+"""The connection that hears PostgreSQL's notifications has ended: waiters poll."""
 LISTENER_RESTORED = "listener.restored"
+"""PostgreSQL's notifications are heard again."""
 SIGNALS_UNHEARD = "signals.unheard"
 """LISTEN is not possible here, so waiters poll every `POLL_SECONDS`; the event says why."""
 

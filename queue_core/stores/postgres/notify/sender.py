@@ -16,6 +16,7 @@ from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.notify.waiters import PostgresSubscription, rows
 
 SIGNALS_DROPPED = "signals.dropped"
+"""Notifications could not be sent in time and were dropped: waiters poll."""
 
 PACE_SECONDS = 0.005
 """The pause after a call that woke no waiter, which bounds the cost of a busy queue without waiters."""

@@ -13,7 +13,9 @@ from queue_core.errors import StoreUnsafeError
 from queue_core.stores.redis.client.connection import Answer, RedisDriver, new_driver
 
 CONNECTION_LOST = "connection.lost"
+"""Redis does not answer."""
 CONNECTION_RESTORED = "connection.restored"
+"""Redis answers again."""
 STORE_EXPOSED = "store.exposed"
 """The server's settings allow acknowledged writes to be lost; the event says which."""
 
