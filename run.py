@@ -49,6 +49,7 @@ SERVICES = {
     "systemd-analyze": ("systemd", "the units of deploy/systemd"),
     "promtool": ("prometheus", "the alerts of deploy/prometheus-alerts.yaml"),
     "chromium": ("chromium", "the console in a browser"),
+    "groff": ("groff-base", "the manual pages"),
     "nginx": ("nginx-light", "the console behind a proxy with a prefix and TLS"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
