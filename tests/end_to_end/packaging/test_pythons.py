@@ -72,7 +72,7 @@ def test_a_function_runs_on_it(version: str, environments: dict[str, Future[Path
         try:
             eventually((tmp_path / "queue.sock").exists, seconds=60)
             assert "added" in run(python, "tasks.py", "cat.jpg")
-            eventually(lambda: '"deleted": 1' in run(towline, "stats", "thumbs", "--json"), seconds=60)
+            eventually(lambda: '"deleted_total": 1' in run(towline, "stats", "thumbs", "--json"), seconds=60)
         finally:
             up.send_signal(signal.SIGTERM)
             code = up.wait(60)
