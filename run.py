@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Two commands from a bare Python 3.11: `run.py demo` and `run.py test`. Standard library only.
+"""From a bare Python 3.11: `run.py demo` and `run.py test`, and for a release `run.py release`. Standard library only.
 
 Makes an environment in .venv (with uv when it is there, else venv and pip), then runs in it.
 """
@@ -80,10 +80,11 @@ class SetupError(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test|release")
     demo = "watch a fleet do real work and survive a kill; takes --console, --docker, --for 60s, --dir DIR, --help"
     test = "every check and every test; what is added goes to pytest, which then runs alone"
-    for name, help_text in (("demo", demo), ("test", test)):
+    release = "check and build a release; --dry-run does all but tag and upload"
+    for name, help_text in (("demo", demo), ("test", test), ("release", release)):
         commands.add_parser(name, add_help=False, help=help_text)
     arguments, options = parser.parse_known_args()
     os.chdir(ROOT)
@@ -93,6 +94,8 @@ def main() -> int:
             make_environment("runtime")
             become([str(PYTHON), "-m", "orchestrator", "demo", *options])  # Ctrl-C is for the demo, and only once
         make_environment("dev")
+        if arguments.command == "release":
+            become([str(PYTHON), "-m", "tests.support.release", *options])
         must([str(PYTHON), "-m", "tests.celery.environments"], waits_for="Celery 5.5, 5.6 and 5.7, downloaded once")
         return run_tests(options)
     except SetupError as error:
