@@ -49,6 +49,7 @@ def crema(request: ExportRequest) -> ExportedFiles:
     if not pools:
         found.wrong(("pools",), "there are no pools to scale")
     _check_place(request, found)
+    _check_log(request, found)
     for pool in pools.values():
         _check(pool, request, found)
     settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
@@ -77,6 +78,12 @@ def _check_place(request: ExportRequest, found: Findings) -> None:
         found.wrong(("store",), why)
 
 
+def _check_log(request: ExportRequest, found: Findings) -> None:
+    raw = request.document.data
+    if isinstance(raw, Mapping) and raw.get("log"):
+        found.warn(("log",), "is not exported: a file of an instance is in its memory; the log goes to stderr")
+
+
 def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     path, name = ("pools", pool.name), worker_name(pool.name)
     if not DNS_LABEL.fullmatch(name):
@@ -98,7 +105,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
 
 def _by_variables(settings: Portable) -> Mapping[str, object]:
     """Return the settings with each secret in a variable: Cloud Run mounts no two secrets into one folder."""
-    data = dict(settings.data)
+    data = {key: value for key, value in settings.data.items() if key != "log"}
     store, server = data["store"], data["server"]
     if isinstance(store, Mapping):
         password = next(one for one in settings.secrets if not one.role)

@@ -80,6 +80,12 @@ def test_the_settings_and_the_service_speak_of_the_same_secrets() -> None:
     assert {pool.runtime_kind for pool in project.pools.values()} == {"external"}
 
 
+def test_a_log_file_is_left_out_since_it_would_fill_the_memory() -> None:
+    exported = crema(a_cloud_request(f"log: events.jsonl\n{SHARED}"))
+    assert "log" not in yaml.safe_load(exported.files["towline.yaml"])
+    assert [one for one in exported.warnings if "log: is not exported" in one]
+
+
 def test_a_worker_gives_back_its_tasks_before_cloud_run_kills_it() -> None:
     text = SHARED.replace("slo: 5s", "slo: 5s\n    grace: 3s")
     exported = crema(a_cloud_request(text))
