@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,7 +93,12 @@ def environment_with(wheel: Path, python: Path, *, version: str, folder: Path) -
 
 
 def locked_packages(python: Path, version: str) -> Path:
-    """Return the folder of a Python's locked packages, filled if it is not. Raises `NotBuiltError`."""
+    """Return the folder of a Python's locked packages, filled if it is not. Raises `NotBuiltError`.
+
+    Those of the Python that runs are in its own environment, which the lock has filled.
+    """
+    if str(python) == sys.executable:
+        return Path(sysconfig.get_path("purelib"))
     home = FOLDER / version
     text = hashlib.sha256(LISTED.read_bytes()).hexdigest()
     with _alone(version):
@@ -108,7 +114,8 @@ def _installer(python: Path) -> list[str | Path]:
     uv = shutil.which("uv")
     if uv is not None:
         return [uv, "pip", "install", "--quiet", "--python", python]
-    return [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
+    return [*pip, "--no-compile"]  # what is imported is compiled then
 
 
 @contextmanager

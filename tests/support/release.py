@@ -17,6 +17,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
@@ -29,6 +30,7 @@ from tests.support.commands import ROOT
 DIST: Final = ROOT / "dist"
 SUMS: Final = "SHA256SUMS"
 CHECK_SECONDS: Final = 1200
+MANUAL: Final = "tests.support.manual"
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://pypi.org/project/towline/")
 
 
@@ -85,6 +87,7 @@ def steps(*, is_checked: bool) -> Iterator[tuple[str, Callable[[Release], None]]
     yield "what is generated is as it would be made now", check_generated
     if not is_checked:
         yield "ruff, mypy, import-linter", check_text
+    yield "the manual's site", build_manual
     yield "two builds, byte for byte the same", build
     yield "the index takes the artifacts", check_artifacts
     yield "bill of materials", write_bill
@@ -145,6 +148,17 @@ def check_text(_: Release) -> None:
         done = run_apart([sys.executable, *arguments], folder=ROOT, seconds=CHECK_SECONDS)
         if done.returncode:
             raise ReleaseError(f"{name}:\n{done.stdout}{done.stderr}")
+
+
+def build_manual(release: Release) -> None:
+    """Build the site that the wheel brings. Raises `ReleaseError`."""
+    if find_spec(MANUAL) is None:
+        return
+    done = run_apart(
+        [sys.executable, "-m", MANUAL], folder=ROOT, seconds=CHECK_SECONDS, SOURCE_DATE_EPOCH=release.epoch
+    )
+    if done.returncode:
+        raise ReleaseError(f"{MANUAL}: {done.stdout}{done.stderr}")
 
 
 def build(release: Release) -> None:
