@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.keda import DNS_LABEL, STEP_SECONDS, metrics_trigger
 from orchestrator.export.kubernetes import NAME, Object, worker_name
-from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
+from orchestrator.export.request import CloudRunPlace, ExportedFiles, ExportRequest, Findings, header, yaml_of
 from orchestrator.export.settings import (
     PORT,
     ExportedSecret,
@@ -48,7 +48,7 @@ def crema(request: ExportRequest) -> ExportedFiles:
     pools = request.project.pools
     if not pools:
         found.wrong(("pools",), "there are no pools to scale")
-    _check_place(request, found)
+    _check_store(request, found)
     _check_log(request, found)
     for pool in pools.values():
         _check(pool, request, found)
@@ -64,15 +64,21 @@ def crema(request: ExportRequest) -> ExportedFiles:
     return ExportedFiles(files, found.warnings)
 
 
-def _check_place(request: ExportRequest, found: Findings) -> None:
-    place, scheme = request.cloud_run, scheme_of(request.project.queue_file.store.url)
+def flaws_of(place: CloudRunPlace) -> list[str]:
+    """Return a sentence for each part of the place that is missing or can't be meant."""
+    url = urlsplit(place.server_url)
+    flaws = []
     if not _PROJECT.fullmatch(place.project):
-        found.wrong(("pools",), "which project of Google Cloud? give --project, as in --project my-project")
+        flaws.append("--project: which project of Google Cloud? give its id, as in --project my-project")
     if not _REGION.fullmatch(place.region):
-        found.wrong(("pools",), "which region of Cloud Run? give --region, as in --region europe-west1")
-    if urlsplit(place.server_url).scheme != "https" or not urlsplit(place.server_url).hostname:
-        why = "where do workers and CREMA reach the queue server? give --server-url https://HOST, the service's own"
-        found.wrong(("pools",), why)
+        flaws.append("--region: which region of Cloud Run? as in --region europe-west1")
+    if url.scheme != "https" or not url.hostname:
+        flaws.append("--server-url: where do workers reach the queue server? as in --server-url https://HOST")
+    return flaws
+
+
+def _check_store(request: ExportRequest, found: Findings) -> None:
+    scheme = scheme_of(request.project.queue_file.store.url)
     if scheme in ("sqlite", "memory"):
         why = f"{scheme}: an instance on Cloud Run loses its disk when it ends: use postgresql: or redis:"
         found.wrong(("store",), why)

@@ -12,7 +12,7 @@ import click
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.export.compose import compose
-from orchestrator.export.crema import crema
+from orchestrator.export.crema import crema, flaws_of
 from orchestrator.export.helm import helm
 from orchestrator.export.keda import DNS_LABEL, keda
 from orchestrator.export.request import CloudRunPlace, ExportedFiles, ExportRefusedError, ExportRequest, Platform
@@ -111,6 +111,8 @@ def export(
     if path is not None or queues or resume or store:
         raise click.UsageError("--to goes with neither FILE, --queue, --resume nor --store")
     place = CloudRunPlace(project, region, server_url)
+    if to == "crema" and (flaws := flaws_of(place)):
+        raise click.UsageError("\n".join(flaws))
     request = _request(file, images, server_image=server_image, namespace=namespace, cloud_run=place)
     try:
         exported = EXPORTS[to](request)

@@ -1,6 +1,7 @@
 """Pools on Cloud Run: valid there and for CREMA; a worker ends in time; what can not be is refused with its place."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import jsonschema_rs
 import pytest
 import yaml
 
-from orchestrator.export.crema import crema
+from orchestrator.export.crema import crema, flaws_of
 from orchestrator.export.request import CloudRunPlace, ExportRefusedError, ExportRequest
 from orchestrator.settings_file import parse
 from tests.support.cloud_run_schemas import CREMA, cloud_run, crema_problems
@@ -111,23 +112,40 @@ def test_a_worker_is_told_all_as_it_was_written_since_cloud_run_expands_nothing(
 
 
 @pytest.mark.parametrize(
-    ("text", "place", "told"),
+    ("text", "told"),
     [
-        pytest.param(SETTINGS, PLACE, "store: sqlite: an instance on Cloud Run loses its disk", id="a file"),
-        pytest.param(SHARED, CloudRunPlace(), "which project of Google Cloud?", id="no project"),
-        pytest.param(SHARED, CloudRunPlace("my-project"), "which region of Cloud Run?", id="no region"),
-        pytest.param(
-            SHARED, CloudRunPlace("my-project", "europe-west1", "http://q"), "--server-url https", id="no url"
-        ),
-        pytest.param(SHARED.replace("  resize:", "  resize-:", 1), PLACE, "no name on Cloud Run", id="no name"),
-        pytest.param("queues: {thumbs: {}}", PLACE, "no pools to scale", id="no pools"),
+        pytest.param(SETTINGS, "store: sqlite: an instance on Cloud Run loses its disk", id="a file"),
+        pytest.param(SHARED.replace("  resize:", "  resize-:", 1), "no name on Cloud Run", id="no name"),
+        pytest.param(SHARED.replace("runtime: external", "runtime: process", 1), "which image?", id="no image"),
+        pytest.param("queues: {thumbs: {}}", "no pools to scale", id="no pools"),
     ],
 )
-def test_what_cloud_run_can_not_have_is_refused_with_its_place(text: str, place: CloudRunPlace, told: str) -> None:
+def test_what_cloud_run_can_not_have_is_refused_with_its_place(text: str, told: str) -> None:
     with pytest.raises(ExportRefusedError) as refused:
-        crema(a_cloud_request(text, place))
+        crema(a_request(text, cloud_run=PLACE, images={}))
     assert any(told in line for line in refused.value.lines), refused.value.lines
     assert all(line.startswith("towline.yaml:") for line in refused.value.lines)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [
+        pytest.param(CloudRunPlace(), ["--project", "--region", "--server-url"], id="nothing"),
+        pytest.param(replace(PLACE, project="My Project"), ["--project"], id="a title"),
+        pytest.param(replace(PLACE, region="Belgium"), ["--region"], id="a country"),
+        pytest.param(replace(PLACE, server_url="http://queue"), ["--server-url"], id="not encrypted"),
+        pytest.param(PLACE, [], id="all"),
+    ],
+)
+def test_a_place_that_can_not_be_meant_is_told_by_option(place: CloudRunPlace, told: list[str]) -> None:
+    assert [flaw.partition(":")[0] for flaw in flaws_of(place)] == told
+
+
+def test_the_command_asks_for_the_place_before_it_reads_anything(towline: Commands) -> None:
+    told = towline("export", "--to", "crema", "-f", "missing.yaml", "--region", "europe-west1")
+    assert told.code == 2
+    assert "--project" in told.err
+    assert "--region" not in told.err.replace("Usage:", "")
 
 
 def test_the_command_writes_all_files_and_the_way_to_use_them(towline: Commands) -> None:
