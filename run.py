@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Commands from a bare Python 3.11: `run.py demo`, `run.py test` and `run.py docs`. Standard library only.
+"""From a bare Python 3.11: `run.py demo`, `run.py test`, `run.py docs`, and for a release `run.py release`.
+
+Standard library only.
 
 Makes an environment in .venv (with uv when it is there, else venv and pip), then runs in it.
 """
@@ -49,6 +51,7 @@ SERVICES = {
     "systemd-analyze": ("systemd", "the units of deploy/systemd"),
     "promtool": ("prometheus", "the alerts of deploy/prometheus-alerts.yaml"),
     "chromium": ("chromium", "the console in a browser"),
+    "groff": ("groff-base", "the manual pages"),
     "nginx": ("nginx-light", "the console behind a proxy with a prefix and TLS"),
     "go": ("golang-go", "a program on App Engine's SDK for Go"),
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
@@ -79,11 +82,12 @@ class SetupError(Exception):
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test|docs")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test|docs|release")
     demo = "watch a fleet do real work and survive a kill; takes --console, --docker, --for 60s, --dir DIR, --help"
     test = "every check and every test; what is added goes to pytest, which then runs alone"
     docs = "build the manual that servers show at /docs/ and a wheel takes along; with a folder, leave its files there"
-    for name, help_text in (("demo", demo), ("test", test), ("docs", docs)):
+    release = "check and build a release; --dry-run does all but tag and upload"
+    for name, help_text in (("demo", demo), ("test", test), ("docs", docs), ("release", release)):
         commands.add_parser(name, add_help=False, help=help_text)
     arguments, options = parser.parse_known_args()
     os.chdir(ROOT)
@@ -95,6 +99,8 @@ def main() -> int:
         make_environment("dev")
         if arguments.command == "docs":
             return run([str(PYTHON), "-m", "tests.support.manual", *options])
+        if arguments.command == "release":
+            become([str(PYTHON), "-m", "tests.support.release", *options])
         must([str(PYTHON), "-m", "tests.celery.environments"], waits_for="Celery 5.5, 5.6 and 5.7, downloaded once")
         return run_tests(options)
     except SetupError as error:

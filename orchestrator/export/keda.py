@@ -2,6 +2,8 @@
 
 import re
 import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
@@ -33,8 +35,18 @@ DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 FILE: Final = "towline-keda.yaml"
 
 
-def keda(request: ExportRequest) -> ExportedFiles:
-    """Return one file of manifests. Raises `ExportRefusedError`."""
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The objects of a cluster as plain values: of queue and supervisor, and of each pool by its name."""
+
+    settings: Portable
+    queue: Sequence[Object]
+    pools: Mapping[str, Sequence[Object]]
+    warnings: Sequence[str]
+
+
+def manifests(request: ExportRequest) -> Manifests:
+    """Return all objects. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
     if not pools:
@@ -43,18 +55,24 @@ def keda(request: ExportRequest) -> ExportedFiles:
         _check(pool, request, found)
     settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
     found.check()
-    objects = queue_objects(request, settings, yaml_of(settings.data))
-    objects.append(_authentication(request, settings))
-    for pool in pools.values():
-        image = request.image_of(pool)
-        assert image is not None
-        token = settings.token("worker", "admin")
-        objects += [
-            deployment(request, pool, image=image, token=token),
+    queue = [*queue_objects(request, settings, yaml_of(settings.data)), _authentication(request, settings)]
+    token = settings.token("worker", "admin")
+    made = {
+        name: [
+            deployment(request, pool, image=str(request.image_of(pool)), token=token),
             scaled_object(request, pool),
             disruption_budget(request, pool),
         ]
-    return ExportedFiles({FILE: header(_how(request, settings)) + yaml_of(*objects)}, found.warnings)
+        for name, pool in pools.items()
+    }
+    return Manifests(settings, queue, made, found.warnings)
+
+
+def keda(request: ExportRequest) -> ExportedFiles:
+    """Return one file of manifests. Raises `ExportRefusedError`."""
+    made = manifests(request)
+    objects = [*made.queue, *(one for objects in made.pools.values() for one in objects)]
+    return ExportedFiles({FILE: header(_how(request, made.settings)) + yaml_of(*objects)}, made.warnings)
 
 
 def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
@@ -63,18 +81,6 @@ def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
     high = max(1, high)  # KEDA requires a maximum of at least 1; the supervisor's number may still be 0
     at_once = {"policies": [{"type": "Pods", "value": high, "periodSeconds": STEP_SECONDS}]}
     behavior = {side: {"stabilizationWindowSeconds": 0, **at_once} for side in ("scaleUp", "scaleDown")}
-    trigger = {
-        "type": "metrics-api",
-        "metricType": "AverageValue",
-        "metadata": {
-            "url": f"http://{NAME}.{request.namespace}.svc:{PORT}/v1/pools/{pool.name}/stats",
-            "valueLocation": "desired_workers",
-            "targetValue": "1",
-            "activationTargetValue": "0",
-            "authMode": "bearer",
-        },
-        "authenticationRef": {"name": NAME},
-    }
     spec = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": worker_name(pool.name)},
         "pollingInterval": POLL_SECONDS,
@@ -82,9 +88,25 @@ def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
         "minReplicaCount": low,
         "maxReplicaCount": high,
         "advanced": {"horizontalPodAutoscalerConfig": {"behavior": behavior}},
-        "triggers": [trigger],
+        "triggers": [metrics_trigger(pool, server=f"http://{NAME}.{request.namespace}.svc:{PORT}")],
     }
     return made("keda.sh/v1alpha1", "ScaledObject", worker_name(pool.name), request, "worker", spec=spec)
+
+
+def metrics_trigger(pool: PoolSpec, *, server: str) -> Object:
+    """Return the trigger that reads the supervisor's number for a pool at a server's URL."""
+    return {
+        "type": "metrics-api",
+        "metricType": "AverageValue",
+        "metadata": {
+            "url": f"{server}/v1/pools/{pool.name}/stats",
+            "valueLocation": "desired_workers",
+            "targetValue": "1",
+            "activationTargetValue": "0",
+            "authMode": "bearer",
+        },
+        "authenticationRef": {"name": NAME},
+    }
 
 
 def _authentication(request: ExportRequest, settings: Portable) -> Object:
@@ -121,20 +143,12 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
 def _how(request: ExportRequest, settings: Portable) -> list[str]:
     """Return the comments that say how to use the file."""
     space = f"--namespace {request.namespace}"
-    lines = [
+    return [
         "Queue, supervisor and workers on Kubernetes, scaled by KEDA (2.13 or later) as the supervisor says.",
         "From `towline export --to keda`; change the settings file and export again rather than this file.",
         "",
         "Once, the secrets that it names:",
-        f"  kubectl create secret generic {SECRET} {space} \\",
-    ]
-    given = [f"    {_from(secret)}" for secret in settings.secrets]
-    lines += [*[f"{one} \\" for one in given[:-1]], *given[-1:]]
-    for pool in request.project.pools.values():
-        if pool.containers and pool.containers.secrets:
-            files = " ".join(f"--from-file={name}=..." for name in sorted(pool.containers.secrets))
-            lines.append(f"  kubectl create secret generic {worker_name(pool.name)}-secrets {space} {files}")
-    lines += [
+        *secret_commands(request, settings, space),
         "Then, and after every change:",
         f"  kubectl apply --server-side --filename {FILE}",
         "See what it does:",
@@ -142,6 +156,17 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         f"  kubectl get scaledobject,hpa,deployment {space} --selector app.kubernetes.io/part-of={NAME}",
         f'Pods that add tasks carry the label {CLIENT_LABEL}: "true" and use http://{NAME}.{request.namespace}.svc:{PORT}.',
     ]
+
+
+def secret_commands(request: ExportRequest, settings: Portable, space: str) -> list[str]:
+    """Return the command lines that make the secrets which the objects name."""
+    lines = [f"  kubectl create secret generic {SECRET} {space} \\"]
+    given = [f"    {_from(secret)}" for secret in settings.secrets]
+    lines += [*[f"{one} \\" for one in given[:-1]], *given[-1:]]
+    for pool in request.project.pools.values():
+        if pool.containers and pool.containers.secrets:
+            files = " ".join(f"--from-file={name}=..." for name in sorted(pool.containers.secrets))
+            lines.append(f"  kubectl create secret generic {worker_name(pool.name)}-secrets {space} {files}")
     return lines
 
 

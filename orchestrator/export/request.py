@@ -12,7 +12,16 @@ from orchestrator.settings_file import Project
 from queue_core.config.messages import SettingProblem
 from queue_core.config.yaml_document import Document
 
-Platform = Literal["keda", "compose", "systemd"]
+Platform = Literal["keda", "helm", "crema", "compose", "systemd"]
+
+
+@dataclass(frozen=True, slots=True)
+class CloudRunPlace:
+    """Project and region of Google Cloud, and the URL of the queue server; "" for what was not given."""
+
+    project: str = ""
+    region: str = ""
+    server_url: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,8 @@ class ExportRequest:
         namespace: the Kubernetes namespace.
         program: how the `towline` command is called on a host.
         settings_path: where the settings file is on a host.
+        version: the release of Towline.
+        cloud_run: the place on Cloud Run, and the queue server's address there.
     """
 
     project: Project
@@ -34,6 +45,8 @@ class ExportRequest:
     namespace: str = "default"
     program: tuple[str, ...] = ("/usr/local/bin/towline",)
     settings_path: str = "/etc/towline/towline.yaml"
+    version: str = "0.0.0"
+    cloud_run: CloudRunPlace = field(default_factory=CloudRunPlace)
 
     def image_of(self, pool: PoolSpec) -> str | None:
         """Return the image of a pool's workers: the pool's --image, the file's, or the --image for all pools."""

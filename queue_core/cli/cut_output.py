@@ -77,7 +77,7 @@ class _GuardedOutput(io.TextIOBase):
         return size
 
     def flush(self) -> None:
-        if self.failed is None:
+        if self.failed is None and not self.stream.closed:
             try:
                 self.stream.flush()
             except OSError as error:

@@ -2,7 +2,8 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
 from inspect import cleandoc
 from pathlib import Path
 from typing import Final
@@ -11,8 +12,10 @@ import click
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.export.compose import compose
+from orchestrator.export.crema import crema, flaws_of
+from orchestrator.export.helm import helm
 from orchestrator.export.keda import DNS_LABEL, keda
-from orchestrator.export.request import ExportedFiles, ExportRefusedError, ExportRequest, Platform
+from orchestrator.export.request import CloudRunPlace, ExportedFiles, ExportRefusedError, ExportRequest, Platform
 from orchestrator.export.systemd import systemd
 from orchestrator.settings_file import DEFAULT_FILE
 from queue_core.cli import exits
@@ -25,15 +28,22 @@ from queue_core.cli.settings_file import read_text
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import read_document
 
-EXPORTS: Final = {"keda": keda, "compose": compose, "systemd": systemd}
+EXPORTS: Final[Mapping[Platform, Callable[[ExportRequest], ExportedFiles]]] = {
+    "keda": keda,
+    "helm": helm,
+    "crema": crema,
+    "compose": compose,
+    "systemd": systemd,
+}
 
 _FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 _PLATFORMS: Final = """
 With --to: write files that run the pools of the settings file on that platform. keda: manifests for Kubernetes, where
-KEDA scales the workers to the supervisor's numbers; compose: a compose file; systemd: units. Nothing is applied. Exit
-code 78: the settings don't fit the platform; every reason is listed.
+KEDA scales the workers to the supervisor's numbers; helm: a chart of the same objects; crema: worker pools of Cloud
+Run, which Google's CREMA scales; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
+settings don't fit the platform; every reason is listed.
 """
 
 
@@ -44,6 +54,7 @@ code 78: the settings don't fit the platform; every reason is listed.
         "towline export backup.jsonl.gz",
         "towline export thumbs.jsonl --queue thumbs --store sqlite:///towline.db",
         "towline export --to keda --image resize=thumbs:1 --namespace work | kubectl apply --filename -",
+        "towline export --to helm --image resize=thumbs:1 --out chart",
         "towline export --to compose --out deploy",
         "towline export --to systemd --out /etc/systemd/system",
     ),
@@ -53,7 +64,7 @@ code 78: the settings don't fit the platform; every reason is listed.
 @click.option("--resume", is_flag=True, help="Continue after the last whole line of an interrupted FILE.")
 @click.option(
     "--to",
-    type=click.Choice(["keda", "compose", "systemd"]),
+    type=click.Choice(list(EXPORTS)),
     help="Export the pools to this platform instead of tasks.",
 )
 @click.option("--out", type=_FOLDER, help="With --to: the folder for the files  [default: stdout]")
@@ -65,6 +76,9 @@ code 78: the settings don't fit the platform; every reason is listed.
     "--server-image", default="towline:latest", show_default=True, help="Image of queue server and supervisor."
 )
 @click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
+@click.option("--project", default="", help="With --to crema: the project of Google Cloud.")
+@click.option("--region", default="", help="With --to crema: the region of Cloud Run.")
+@click.option("--server-url", default="", help="With --to crema: where workers reach the queue server.")
 @store_options
 def export(
     path: Path | None,
@@ -76,6 +90,9 @@ def export(
     images: tuple[str, ...],
     server_image: str,
     namespace: str,
+    project: str,
+    region: str,
+    server_url: str,
     store: str | None,
     file: Path | None,
     as_json: bool,  # noqa: FBT001
@@ -83,7 +100,7 @@ def export(
     """Export tasks with the queue's own command, pools with ours."""
     if to is None:
         if path is None:
-            raise click.UsageError("give a FILE for tasks, or --to keda, compose or systemd for pools")
+            raise click.UsageError("give a FILE for tasks, or --to and a platform for pools")
         if out is not None or images or force:
             raise click.UsageError("--out, --force and --image go with --to")
         assert export_tasks.callback is not None
@@ -93,7 +110,10 @@ def export(
         return code
     if path is not None or queues or resume or store:
         raise click.UsageError("--to goes with neither FILE, --queue, --resume nor --store")
-    request = _request(file, images, server_image=server_image, namespace=namespace)
+    place = CloudRunPlace(project, region, server_url)
+    if to == "crema" and (flaws := flaws_of(place)):
+        raise click.UsageError("\n".join(flaws))
+    request = _request(file, images, server_image=server_image, namespace=namespace, cloud_run=place)
     try:
         exported = EXPORTS[to](request)
     except ExportRefusedError as error:
@@ -107,7 +127,9 @@ def export(
     return exits.OK
 
 
-def _request(file: Path | None, images: tuple[str, ...], *, server_image: str, namespace: str) -> ExportRequest:
+def _request(
+    file: Path | None, images: tuple[str, ...], *, server_image: str, namespace: str, cloud_run: CloudRunPlace
+) -> ExportRequest:
     if not DNS_LABEL.fullmatch(namespace):
         raise click.UsageError(f"--namespace: {namespace!r} is no name: 1 to 63 of a-z, 0-9 and -, no - at its ends")
     place = file or Path(DEFAULT_FILE)
@@ -121,6 +143,8 @@ def _request(file: Path | None, images: tuple[str, ...], *, server_image: str, n
         namespace=namespace,
         program=_program(),
         settings_path=str(place.absolute()),
+        version=version("towline"),
+        cloud_run=cloud_run,
     )
 
 
@@ -160,6 +184,7 @@ def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) ->
         message = f"already there with other contents: {', '.join(there)}"
         raise CommandError(message, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force overwrites them")
     for name, text in exported.files.items():
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_text(text, encoding="utf-8")
     if as_json:
         print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})

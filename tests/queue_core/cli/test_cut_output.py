@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.api import Queue
+from queue_core.cli.cut_output import guarded_output
 from queue_core.connect import open_queues
 from queue_core.task import NewTask
 from tests.support.commands import CommandResult, program_environment
@@ -202,3 +203,16 @@ def test_lines_that_are_added_before_one_fails_are_told_with_where_to_go_on(fold
         ready = queue.stats().ready
     assert ready
     assert f"{ready:,} tasks, lines 1 to {ready:,}, are added" in told.err
+
+
+def test_an_output_whose_stream_was_closed_before_it_is_closed_without_a_complaint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As a test's capture does with its own; Python 3.14 prints what a forgotten stream raises when it is closed."""
+    stream = (tmp_path / "shown.txt").open("w")
+    monkeypatch.setattr(sys, "stdout", stream)
+    with guarded_output("stop"):
+        guarded = sys.stdout
+    stream.close()
+    guarded.close()
+    assert guarded.closed

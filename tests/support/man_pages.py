@@ -1,0 +1,153 @@
+"""Write `man/` from the command line's own help: `python3 -m tests.support.man_pages`, after a command has changed.
+
+`towline.1` lists the commands by section, `towline-add.1` is the page of `towline add`. The wheel brings them as
+`share/man/man1`, where `man` finds them beside the environment's `bin`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+import click
+
+from orchestrator.cli import command
+from queue_core.cli.exits import MEANINGS
+from queue_core.cli.group import Command, CommandEntry, LazyGroup
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FOLDER: Final = ROOT / "man"
+RAW: Final = "\b"
+"""The line before a paragraph of which each line begins a line of the page."""
+_ESCAPES: Final = str.maketrans(
+    {"\\": "\\e", "-": "\\-", "'": "\\(aq", "`": "\\(ga", "^": "\\(ha", "~": "\\(ti", '"': "\\(dq"}
+)
+FILES: Final = (("towline.yaml", "The settings: store, queues, pools. towline init writes one, with comments."),)
+ENVIRONMENT: Final = (
+    ("TOWLINE_URL", "The server or the store that commands talk to, where no option names one."),
+    ("TOWLINE_TOKEN", "The access token for it."),
+)
+
+
+def pages() -> dict[str, str]:
+    """Return every page by its file's name."""
+    root = command()
+    context = click.Context(root, info_name="towline", **root.context_settings)
+    entries = {name: entry for name, entry in entries_of(root).items() if name in root.list_commands(context)}
+    made = {"towline.1": overview(root, context, entries)}
+    for name, entry in entries.items():
+        found = root.get_command(context, name)
+        assert found is not None
+        made[f"towline-{name}.1"] = page(found, click.Context(found, info_name=name, parent=context), entry.summary)
+    return made
+
+
+def entries_of(group: LazyGroup) -> Mapping[str, CommandEntry]:
+    """Return a group's commands with their sections and summaries."""
+    return group._entries
+
+
+def overview(root: LazyGroup, context: click.Context, entries: Mapping[str, CommandEntry]) -> str:
+    """Return the first page: what the program is for, its commands, files, variables and exit codes."""
+    lines = [*head("towline", "pull queues whose workers look after themselves"), ".SH SYNOPSIS"]
+    lines += [".B towline", r"[\fIoption\fR...] \fIcommand\fR [\fIargument\fR...]", ".SH DESCRIPTION"]
+    lines += paragraphs(root.help or "")
+    for section in dict.fromkeys(entry.section for entry in entries.values()):
+        lines += [f".SH COMMANDS: {escaped(section.upper())}"]
+        for name, entry in entries.items():
+            if entry.section == section:
+                lines += [".TP", f".BR towline\\-{escaped(name)} (1)", text(f"{capital(entry.summary)}.")]
+    lines += [".SH OPTIONS", *options(root, context)]
+    for title, rows in (("FILES", FILES), ("ENVIRONMENT", ENVIRONMENT)):
+        lines += [f".SH {title}"]
+        for name, what in rows:
+            lines += [".TP", f".B {escaped(name)}", text(what)]
+    lines += [".SH EXIT STATUS"]
+    for code, meaning in MEANINGS:
+        lines += [".TP", f".B {code}", text(f"{capital(meaning)}.")]
+    return "\n".join(lines) + "\n"
+
+
+def page(found: click.Command, context: click.Context, summary: str) -> str:
+    """Return the page of one command."""
+    name = f"towline-{context.info_name}"
+    usage = " ".join(found.collect_usage_pieces(context))
+    lines = [*head(name, summary), ".SH SYNOPSIS"]
+    lines += [f".B towline {escaped(str(context.info_name))}", text(usage), ".SH DESCRIPTION"]
+    lines += paragraphs(found.help or "")
+    lines += [".SH OPTIONS", *options(found, context)]
+    if isinstance(found, click.Group):
+        lines += [".SH COMMANDS"]
+        for one in found.list_commands(context):
+            below = found.get_command(context, one)
+            assert below is not None
+            inner = click.Context(below, info_name=one, parent=context)
+            lines += [f".SS {escaped(inner.command_path)}", text(" ".join(below.collect_usage_pieces(inner)))]
+            lines += [".PP", *paragraphs(below.help or ""), *options(below, inner), *examples(below, title=".PP")]
+    lines += examples(found, title=".SH EXAMPLES")
+    lines += [".SH SEE ALSO", ".BR towline (1),", "which has the exit codes of all commands."]
+    return "\n".join(lines) + "\n"
+
+
+def head(name: str, summary: str) -> list[str]:
+    """Return the title line and the section NAME."""
+    title = f'.TH "{escaped(name.upper())}" "1" "" "Towline {version("towline")}" "Towline manual"'
+    return [title, ".nh", ".ad l", ".SH NAME", f"{escaped(name)} \\- {escaped(summary)}"]
+
+
+def options(found: click.Command, context: click.Context) -> Iterator[str]:
+    """Return each option with its description, as `--help` has them."""
+    for parameter in found.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is not None and record[1]:  # else a word of the synopsis, of which nothing more is said
+            yield from (".TP", f".B {escaped(record[0])}", text(" ".join(record[1].split())))
+
+
+def examples(found: click.Command, *, title: str) -> list[str]:
+    """Return the examples as lines that are not filled; none without examples."""
+    given: Sequence[str] = found.examples if isinstance(found, Command) else ()
+    return [title, ".nf", *(text(one) for one in given), ".fi"] if given else []
+
+
+def paragraphs(help_text: str) -> Iterator[str]:
+    """Return the paragraphs of a help text; one whose first line is `RAW` keeps its lines."""
+    for place, paragraph in enumerate(help_text.strip("\n").split("\n\n")):
+        if place:
+            yield ".PP"
+        lines = paragraph.splitlines()
+        if lines and lines[0].strip() == RAW:
+            yield from (".nf", *(text(line) for line in lines[1:]), ".fi")
+        else:
+            yield text(" ".join(line.strip() for line in lines))
+
+
+def text(line: str) -> str:
+    """Return a line of text that troff takes for nothing else: a dot or a quote at its beginning is no request."""
+    made = escaped(line)
+    return f"\\&{made}" if made.startswith((".", "'")) else made
+
+
+def escaped(word: str) -> str:
+    """Return the text with what means something to troff, or prints as another character, written out."""
+    return re.sub(r"[^\x20-\x7e]", lambda one: f"\\[u{ord(one[0]):04X}]", word.translate(_ESCAPES))
+
+
+def capital(summary: str) -> str:
+    """Return the summary as a sentence begins."""
+    return summary[:1].upper() + summary[1:]
+
+
+def main() -> None:
+    """Write the pages, and remove those of commands that are gone."""
+    made = pages()
+    FOLDER.mkdir(exist_ok=True)
+    for old in FOLDER.glob("*.1"):
+        if old.name not in made:
+            old.unlink()
+    for name, content in made.items():
+        (FOLDER / name).write_text(content)
+
+
+if __name__ == "__main__":
+    main()
