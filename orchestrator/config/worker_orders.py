@@ -1,0 +1,99 @@
+"""Operators' orders about single workers, and about all workers that a pool has now. Pure (ADR 7).
+
+They are kept as plain values in the state directory, so that a supervisor that starts later heeds them too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, cast, get_args
+
+from orchestrator.config.overrides import Expiry, Moment
+
+WorkerVerb = Literal["drain", "kill"]
+
+MAX_ORDERS: Final = 1_000
+"""Orders that are kept, the newest; a worker's name never comes again, so that an old order does nothing."""
+_VERSION: Final = 1
+_VERBS: Final = get_args(WorkerVerb)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrder:
+    """An order that one worker drains, or is killed; `by` is the operator's name."""
+
+    verb: WorkerVerb
+    by: str
+    at: Expiry
+
+
+@dataclass(frozen=True, slots=True)
+class ReplaceOrder:
+    """An order that all workers of a pool that were started before `at` are replaced."""
+
+    by: str
+    at: Expiry
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerOrders:
+    """The orders, oldest first: by the worker's name, and by the pool's."""
+
+    workers: Mapping[str, WorkerOrder] = field(default_factory=dict)
+    pools: Mapping[str, ReplaceOrder] = field(default_factory=dict)
+
+    def with_worker(self, worker: str, verb: WorkerVerb, *, by: str, now: Moment) -> "WorkerOrders":
+        """Return the orders with one about a worker, in place of an earlier one; a killed worker is not drained."""
+        known = self.workers.get(worker)
+        if known is not None and known.verb == "kill":
+            return self
+        others = {name: one for name, one in self.workers.items() if name != worker}
+        newest = {**others, worker: WorkerOrder(verb, by, Expiry.after(0.0, now))}
+        return replace(self, workers=dict([*newest.items()][-MAX_ORDERS:]))
+
+    def with_replaced(self, pool: str, *, by: str, now: Moment) -> "WorkerOrders":
+        """Return the orders with one to replace all workers that a pool has now."""
+        others = {name: one for name, one in self.pools.items() if name != pool}
+        newest = {**others, pool: ReplaceOrder(by, Expiry.after(0.0, now))}
+        return replace(self, pools=dict([*newest.items()][-MAX_ORDERS:]))
+
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {
+            "version": _VERSION,
+            "workers": {name: {"verb": one.verb, **_of(one)} for name, one in self.workers.items()},
+            "pools": {name: _of(one) for name, one in self.pools.items()},
+        }
+
+    @staticmethod
+    def from_json(data: object) -> "WorkerOrders":
+        """Read what `to_json` returned. Raises `ValueError` for anything else."""
+        match data:
+            case {"version": int() as version, "workers": dict() as workers, "pools": dict() as pools} if (
+                version == _VERSION
+            ):
+                return WorkerOrders(
+                    {str(name): _worker_order(one) for name, one in workers.items()},
+                    {str(name): ReplaceOrder(*_by_and_at(one)) for name, one in pools.items()},
+                )
+        raise ValueError(f"not orders about workers of version {_VERSION}")
+
+
+NO_WORKER_ORDERS: Final = WorkerOrders()
+
+
+def _of(order: WorkerOrder | ReplaceOrder) -> dict[str, object]:
+    return {"by": order.by, **order.at.to_json()}
+
+
+def _worker_order(data: object) -> WorkerOrder:
+    match data:
+        case {"verb": str() as verb} if verb in _VERBS:
+            return WorkerOrder(cast("WorkerVerb", verb), *_by_and_at(data))
+    raise ValueError(f"an order must be one of {', '.join(_VERBS)}: {data!r}")
+
+
+def _by_and_at(data: object) -> tuple[str, Expiry]:
+    match data:
+        case {"by": str() as by}:
+            return by, Expiry.from_json(data)
+    raise ValueError(f"an order must name who gave it: {data!r}")
