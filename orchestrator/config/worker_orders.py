@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, cast, get_args
 
 from orchestrator.config.overrides import Expiry, Moment
+from queue_core.process.wording import counted
 
 WorkerVerb = Literal["drain", "kill"]
 
@@ -79,6 +80,22 @@ class WorkerOrders:
 
 
 NO_WORKER_ORDERS: Final = WorkerOrders()
+
+
+def worker_sentence(holds: int, verb: WorkerVerb) -> str:
+    """Return what becomes of a worker that is ordered to end, and of the tasks that it holds."""
+    if verb == "kill":
+        again = "its task runs again at once" if holds == 1 else f"its {holds:,} tasks run again at once"
+        return f"it is killed; {again}, and the lease does not count" if holds else "it is killed; it holds no task"
+    what = "its task" if holds == 1 else f"its {holds:,} tasks"
+    return f"it finishes {what}, takes no other, and ends" if holds else "it takes no other task, and ends"
+
+
+def pool_sentence(workers: int) -> str:
+    """Return what becomes of a pool's workers that are all replaced."""
+    if not workers:
+        return "it has no worker to replace"
+    return f"{counted(workers, 'worker is', 'workers are')} replaced, new before old; none is cut"
 
 
 def _of(order: WorkerOrder | ReplaceOrder) -> dict[str, object]:

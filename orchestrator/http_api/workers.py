@@ -115,13 +115,7 @@ def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
     """Return one worker. Raises `Problem` for one that is not there, with what is known of it."""
-    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
-    pools = [one.get("pool") for one in known if one.get("worker") == name]
-    found = _published(fleet, str(pools[0]) if pools else None)
-    workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
-    if name not in workers:
-        raise _not_there(files, name, workers)
-    worker = workers[name]
+    found, worker = _found(files, fleet, name)
     pool = mapping_of(mapping_of(found.snapshot.get("pools")).get(str(worker.get("pool"))))
     return OneWorker(
         alive=found.is_alive,
@@ -130,6 +124,21 @@ def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
         worker=worker,
         settings=mapping_of(pool.get("settings")) or None,
     )
+
+
+def worker_named(files: StateDir, fleet: FleetNow, name: str) -> Json:
+    """Return what one worker does and holds now. Raises `Problem` for one that is not there."""
+    return _found(files, fleet, name)[1]
+
+
+def _found(files: StateDir, fleet: FleetNow, name: str) -> tuple[FreshFleet, Json]:
+    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
+    pools = [one.get("pool") for one in known if one.get("worker") == name]
+    found = _published(fleet, str(pools[0]) if pools else None)
+    workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
+    if name not in workers:
+        raise _not_there(files, name, workers)
+    return found, workers[name]
 
 
 def tail(files: StateDir, call: RouteCall[TailQuery, EmptyBody]) -> WorkerTail | EventStream:

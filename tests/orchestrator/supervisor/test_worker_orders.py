@@ -1,4 +1,4 @@
-"""Orders about single workers: one drains, one is killed, all of a pool are replaced; by whom, and what becomes of tasks."""
+"""Orders about workers: one drains, one is killed, all of a pool are replaced; by whom, and what becomes of tasks."""
 
 import pytest
 
@@ -145,5 +145,5 @@ def test_the_oldest_orders_are_forgotten() -> None:
     ],
 )
 def test_what_is_no_order_is_refused(data: object) -> None:
-    with pytest.raises(ValueError, match="order|expiry"):
+    with pytest.raises(ValueError, match=r"order|expiry"):
         WorkerOrders.from_json(data)
