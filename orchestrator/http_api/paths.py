@@ -294,7 +294,7 @@ def _of_state(
         output_route(files),
         fleet_route(files, clock),
         *decision_routes(files, clock),
-        *worker_routes(files, fleet),
+        *worker_routes(files, fleet, clock),
         *death_routes(files),
         *orders.routes(),
         *WorkerOrderCalls(files, fleet, orders).routes(),

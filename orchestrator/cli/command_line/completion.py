@@ -52,6 +52,7 @@ NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
     "export": NamedPlaces(options={"--queue": "queues"}),
     "work": NamedPlaces(options={"--queue": "queues", "--tag": "tags"}),
     "scale": NamedPlaces(("pools", None)),
+    "workers": NamedPlaces(options={"--stack": "workers"}),
     "drain": NamedPlaces(("workers",), flags=("--undo",)),
     "kill": NamedPlaces(("workers",)),
     "replace": NamedPlaces(("pools",)),

@@ -7,6 +7,7 @@ from typing import Final, cast
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted, shown_seconds
 
@@ -88,6 +89,14 @@ async def _log(call: PageCall, path: str) -> Json | None:
         return None
 
 
+async def stack(call: PageCall) -> Mapping[str, object]:
+    """Return where a worker's threads are now; each look asks the worker."""
+    name = call.path["worker"]
+    path = f"/v1/workers/{quoted(name)}/stack"
+    same = (("command line", towline("workers", "--stack", name)), ("curl", curl("GET", path)))
+    return {"name": name, "stack": await call.get(path), "same": same}
+
+
 async def deaths(call: PageCall) -> Mapping[str, object]:
     """Return how workers ended, newest first."""
     pool, before = call.one("pool"), call.one("before")
@@ -98,6 +107,9 @@ async def deaths(call: PageCall) -> Mapping[str, object]:
 
 PAGES: Final = (
     ConsolePage("/workers", "Workers", "workers", "workers.html", all_workers, needs="/v1/workers"),
+    ConsolePage(
+        "/workers/{worker:path}/stack", "Stack", "workers", "stack.html", stack, is_live=False, needs="/v1/workers"
+    ),
     ConsolePage("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
     ConsolePage("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
 )

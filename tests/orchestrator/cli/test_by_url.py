@@ -1,6 +1,7 @@
 """Every command about a supervisor, by its `--url`, from a folder without settings: against one real `towline up`."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -264,6 +265,9 @@ def test_a_worker_that_hangs_is_killed_by_name_and_its_task_runs_again(up: Runni
     queue = queues.queue("thumbs")
     queue.add([NewTask(b"x", name="hang-1", tag="hang")])
     name = eventually(lambda: _holder(admin, "hang-1"), seconds=30)
+    told = Caller(towline, up, "viewer")("workers", "--stack", name)
+    assert (told.code, bool(re.search(r'tasks.py", line 1[34] in hang', told.out))) == (0, True), told.out
+    assert Caller(towline, up, "viewer")("workers", "--stack", "resize").code == 66
     refused = operator("kill", name)
     assert (refused.code, "of one of these roles: admin" in " ".join(refused.err.split())) == (77, True)
     told = admin("kill", name, "--wait", "20s")
