@@ -340,14 +340,14 @@ class OperatorCalls:
 
     def pool_of(self, call: RouteCall[NoQuery, B]) -> PoolSpec:
         """Return the pool in the path, with the bounds of its settings. Raises `Problem` where it can't be ordered."""
-        self.check_takes_orders()
+        self.check_takes_calls()
         view, name = self._heartbeat.view, call.path["pool"]
         if name not in view.pools:
             raise unknown_pool(name, view.pools)
         found = view.pools[name]
         return found.settings or found.spec
 
-    def check_takes_orders(self) -> None:
+    def check_takes_calls(self) -> None:
         """Raise `Problem` while the supervisor starts, stops, or stands by for another that leads."""
         view = self._heartbeat.view
         if view.phase in {"starting", "stopping", "stopped"}:

@@ -152,7 +152,7 @@ def running_stack(files: StateDir, stacks: StackRequests, name: str) -> WorkerSt
     known = worker_in(snapshot, name)
     if known is None:
         raise _not_there(files, name, {str(one.get("worker")): one for one in mappings_of(snapshot.get("workers"))})
-    found = stacks.ask(*known)
+    found = stacks.stack_of(*known)
     return WorkerStack(worker=found.worker, lines=[clean(line) for line in found.lines], why=found.why)
 
 

@@ -53,7 +53,7 @@ class StackRequests:
     _lock: Lock = field(default_factory=Lock)
     _known: dict[str, tuple[float, RunningStack]] = field(default_factory=dict)
 
-    def ask(self, worker: Mapping[str, object], settings: Mapping[str, object]) -> RunningStack:
+    def stack_of(self, worker: Mapping[str, object], settings: Mapping[str, object]) -> RunningStack:
         """Return the stacks of a worker of the supervisor's snapshot; `settings` are its pool's."""
         name = text_in(worker, "worker")
         if why := why_not(worker, settings):
@@ -62,13 +62,13 @@ class StackRequests:
             known = self._known.get(name)
             if known is not None and self.clock.monotonic() - known[0] < SHARED_SECONDS:
                 return known[1]
-            found = self._asked(name, text_in(worker, "ref"))
+            found = self._read(name, text_in(worker, "ref"))
             self._known[name] = self.clock.monotonic(), found
             for oldest in list(self._known)[:-MAX_KEPT]:
                 del self._known[oldest]
             return found
 
-    def _asked(self, name: str, ref: str) -> RunningStack:
+    def _read(self, name: str, ref: str) -> RunningStack:
         process = procfs.find(ref)
         if process is None:
             return RunningStack(name, why="its process has ended: `towline why-died` tells how")
@@ -87,11 +87,11 @@ class StackRequests:
                     procfs.send_signal(pidfd, STACK_SIGNAL)
                 finally:
                     os.close(pidfd)
-                return self._awaited(name, lambda: _read_from(output.fileno(), before))
+                return self._written(name, lambda: _read_from(output.fileno(), before))
         except OSError as error:
             return RunningStack(name, why=f"can't ask it: {error.strerror or error}")
 
-    def _awaited(self, name: str, read: Callable[[], str]) -> RunningStack:
+    def _written(self, name: str, read: Callable[[], str]) -> RunningStack:
         """Return the stacks once they have been written; nothing else is known to follow their last line."""
         until = self.clock.monotonic() + WAIT_SECONDS
         seen: tuple[str, ...] = ()

@@ -25,11 +25,11 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.application_checks import ApplicationChecks
 from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.executor import PlanExecutor
-from orchestrator.supervisor.orders.worker_order_runner import WorkerOrderRunner
 from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFailure
 from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
+from orchestrator.supervisor.requests.worker_request_runner import WorkerRequestRunner
 
 log = structlog.get_logger()
 
@@ -88,7 +88,7 @@ class Reconciler:
             forks=runtime.forks,
             pools=self.pools,
         )
-        self._worker_orders = WorkerOrderRunner(files, self._executor, clock)
+        self._worker_requests = WorkerRequestRunner(files, self._executor, clock)
         self._applications = ApplicationChecks(runtime, launch=launch, clock=clock, on_schedules=on_schedules)
         self._measured_at = AT_ONCE
 
@@ -246,9 +246,9 @@ class Reconciler:
             if pool.spec and not pool.fleet.alive and pool.sample is not None and not pool.sample.ready
         ]
 
-    def heed_worker_orders(self) -> None:
+    def heed_worker_requests(self) -> None:
         """Drain, kill and replace the workers that operators have ordered to."""
-        self._worker_orders.run(self.pools)
+        self._worker_requests.run(self.pools)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from urllib.parse import urljoin
 
 import pytest
 
-from orchestrator.config.worker_orders import NO_WORKER_ORDERS
+from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
 from queue_core.console.pages import ACTIONS
 from queue_core.server.options import Role
 from tests.console.addresses import address_of, addresses
@@ -81,7 +81,7 @@ def test_a_lesser_role_is_refused_by_the_api(stage: ConsoleStage, path: str) -> 
     assert [task.name for task in queue.peek(names=[DEAD_TASK]).tasks] == [DEAD_TASK]
     assert not stage.files.is_drained()
     assert stage.files.read_overrides() == {}
-    assert stage.files.read_worker_orders() == NO_WORKER_ORDERS
+    assert stage.files.read_worker_requests() == NO_WORKER_REQUESTS
 
 
 def test_all_that_match_are_deleted_by_administrators_only(stage: ConsoleStage) -> None:
@@ -161,9 +161,9 @@ def test_an_order_about_a_worker_is_confirmed_with_what_it_holds(stage: ConsoleS
     assert answer.status == 303
     page = ask(stage, here, cookie=f"{session}; {answer.cookie}").text
     assert f"Worker {WORKER}: it is killed; its task runs again at once, and the lease does not count." in page
-    order = stage.files.read_worker_orders().workers[WORKER]
+    order = stage.files.read_worker_requests().workers[WORKER]
     assert (order.verb, order.by) == ("kill", "a caller of role admin")
     answer = ask(stage, f"pools/{POOL}/replace", {"back": f"pools/{POOL}"}, cookie=session)
     page = ask(stage, f"pools/{POOL}", cookie=f"{session}; {answer.cookie}").text
     assert "2 workers are replaced, new before old; none is cut." in page
-    assert POOL in stage.files.read_worker_orders().pools
+    assert POOL in stage.files.read_worker_requests().pools

@@ -20,7 +20,7 @@ from orchestrator.cli.supervisor_calls import (
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
-from orchestrator.config.worker_orders import WorkerOrders, WorkerVerb, pool_sentence, worker_sentence
+from orchestrator.config.worker_requests import WorkerRequests, WorkerVerb, pool_sentence, worker_sentence
 from orchestrator.fleet.workers import EXTERNAL
 from orchestrator.json_fields import count_in, mappings_of, text_in
 from orchestrator.settings_file import state_of
@@ -138,7 +138,7 @@ def replace(pool: str, as_json: bool, **where: Unpack[SupervisorOptions]) -> int
         if spec.runtime_kind == "external":
             raise _NotOursError(f"the workers of pool {pool} are started by another system", fix="replace them there")
         count = sum(1 for one in _workers_in(files) if one.get("pool") == pool)
-        _change_orders(files, lambda before: before.with_replaced(pool, by=_user(), now=moment()))
+        _request(files, lambda before: before.with_replaced(pool, by=_user(), now=moment()))
         is_alive, sentence = files.is_supervised(), pool_sentence(count)
     if as_json:
         print_json({"pool": pool, "alive": is_alive, "workers": count})
@@ -189,15 +189,15 @@ def _order_here(files: StateDir, worker: str, verb: WorkerVerb) -> dict[str, obj
         raise CommandError(message, code=exits.NO_INPUT, where=str(files.path), fix=fix)
     if text_in(found, "ref").startswith(EXTERNAL):
         raise _NotOursError(f"worker {worker} was started by another system", fix=f"{verb} it there")
-    _change_orders(files, lambda before: before.with_worker(worker, verb, by=_user(), now=moment()))
+    _request(files, lambda before: before.with_worker(worker, verb, by=_user(), now=moment()))
     holds, pool = count_in(found, "holding"), text_in(found, "pool")
     told = {"worker": worker, "pool": pool, "order": verb, "alive": files.is_supervised(), "holds": holds}
     return told | {"sentence": worker_sentence(holds, verb)}
 
 
-def _change_orders(files: StateDir, change: Callable[[WorkerOrders], WorkerOrders]) -> None:
+def _request(files: StateDir, change: Callable[[WorkerRequests], WorkerRequests]) -> None:
     try:
-        files.change_worker_orders(change)
+        files.change_worker_requests(change)
     except OSError as error:
         raise CommandError(f"can't write: {error.strerror}", code=exits.CANT_CREATE, where=str(files.path)) from error
 

@@ -157,7 +157,7 @@ def _print_stack(worker: str, where: TargetOptions, *, as_json: bool) -> int:
             names = [text_in(one, "worker") for one in mappings_of(snapshot.get("workers"))]
             message = f"there is no worker '{worker}'{did_you_mean(worker, names)}"
             raise CommandError(message, code=exits.NO_INPUT, where=str(files.path), fix="`towline workers` lists them")
-        found = StackRequests(files, SystemMonotonicClock()).ask(*known)
+        found = StackRequests(files, SystemMonotonicClock()).stack_of(*known)
         lines, why = [clean(line) for line in found.lines], found.why
     else:
         with supervisor_at(url, where["token_file"]) as supervisor:

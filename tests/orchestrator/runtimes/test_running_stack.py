@@ -64,7 +64,7 @@ def test_a_dump_is_found_among_other_output_with_the_signalled_thread_first() ->
 )
 def test_where_there_is_no_stack_a_sentence_says_why(tmp_path: Path, settings: dict[str, object], said: str) -> None:
     requests = StackRequests(StateDir(tmp_path), SystemMonotonicClock())
-    found = requests.ask({**WORKER, "ref": "pid:1@1/b"}, settings)
+    found = requests.stack_of({**WORKER, "ref": "pid:1@1/b"}, settings)
     assert (found.lines, said in found.why) == ((), True)
 
 
@@ -101,12 +101,12 @@ def test_a_running_worker_tells_where_its_handler_is_and_no_value(
     assert stat is not None
     ref = procfs.ref_of(process.pid, stat.start_ticks)
     requests = StackRequests(files, ManualMonotonicClock())
-    found = requests.ask({**WORKER, "ref": ref}, OURS)
+    found = requests.stack_of({**WORKER, "ref": ref}, OURS)
     assert any("in handler" in line for line in found.lines)
     assert "hunter2" not in "\n".join(found.lines)
     assert found.why == ""
     size = (files.path / "workers" / "resize-1.log").stat().st_size
-    assert requests.ask({**WORKER, "ref": ref}, OURS) == found
+    assert requests.stack_of({**WORKER, "ref": ref}, OURS) == found
     assert (files.path / "workers" / "resize-1.log").stat().st_size == size, "it is asked once for all"
 
 
@@ -114,8 +114,8 @@ def test_a_process_that_is_not_the_worker_is_never_signalled(tmp_path: Path) -> 
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / "resize-1.log").touch()
     requests = StackRequests(StateDir(tmp_path), SystemMonotonicClock())
-    assert "has ended" in requests.ask({**WORKER, "ref": f"pid:{os.getpid()}@1/{procfs.boot()}"}, OURS).why
+    assert "has ended" in requests.stack_of({**WORKER, "ref": f"pid:{os.getpid()}@1/{procfs.boot()}"}, OURS).why
     stat = procfs.read_stat(os.getpid())
     assert stat is not None
     own = {"worker": "resize-2", "ref": procfs.ref_of(stat.pid, stat.start_ticks)}
-    assert "has not begun yet" in requests.ask(own, OURS).why, "it would end by a signal that it does not handle"
+    assert "has not begun yet" in requests.stack_of(own, OURS).why, "it would end by a signal that it does not handle"

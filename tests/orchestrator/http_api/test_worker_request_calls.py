@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.config.worker_orders import NO_WORKER_ORDERS
+from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
 from queue_core.server.options import Role
 from tests.support.fleet.fleet_builders import a_worker
 from tests.support.fleet.order_desk import SECRETS, OrderDesk
@@ -36,9 +36,9 @@ def test_to_kill_is_for_administrators_and_the_rest_for_operators(desk: OrderDes
         code, told = desk.order(path, {}, secret=SECRETS[role])
         assert code == (200 if role & may else 403), (role, told)
         if not role & may:
-            assert desk.files.read_worker_orders() == NO_WORKER_ORDERS, role
+            assert desk.files.read_worker_requests() == NO_WORKER_REQUESTS, role
         else:
-            (desk.files.path / "worker_orders.json").unlink()
+            (desk.files.path / "worker_requests.json").unlink()
 
 
 def test_an_order_about_a_worker_says_what_it_holds_and_the_log_says_by_whom(desk: OrderDesk) -> None:
@@ -48,18 +48,18 @@ def test_an_order_about_a_worker_says_what_it_holds_and_the_log_says_by_whom(des
     assert told["sentence"] == "it finishes its task, takes no other, and ends"
     (entry,) = [one for one in logged if one["event"] == events.OPERATOR_ACTED]
     assert (entry["action"], entry["worker"], entry["by"]) == ("drain", WORKER, "ops@example.com")
-    written = desk.files.read_worker_orders().workers[WORKER]
+    written = desk.files.read_worker_requests().workers[WORKER]
     assert (written.verb, written.by) == ("drain", "ops@example.com")
     _, told = desk.order(f"/v1/workers/{WORKER}/kill", {}, secret=SECRETS[Role.ADMIN])
     assert told["sentence"] == "it is killed; its task runs again at once, and the lease does not count"
-    assert desk.files.read_worker_orders().workers[WORKER].verb == "kill"
+    assert desk.files.read_worker_requests().workers[WORKER].verb == "kill"
 
 
 def test_a_pool_s_workers_are_all_replaced(desk: OrderDesk) -> None:
     code, told = desk.order("/v1/pools/resize/replace", {})
     assert (code, told["workers"]) == (200, 2)
     assert told["sentence"] == "2 workers are replaced, new before old; none is cut"
-    assert desk.files.read_worker_orders().pools["resize"].by == "a caller of role operator"
+    assert desk.files.read_worker_requests().pools["resize"].by == "a caller of role operator"
     assert desk.order("/v1/pools/resise/replace", {})[0] == 404
 
 
@@ -74,7 +74,7 @@ def test_a_worker_that_is_not_there_or_not_ours_takes_no_order(desk: OrderDesk, 
     desk.files.deaths.append({"worker": "resize-gone", "pool": "resize", "cause": "finished"})
     code, told = desk.order(f"/v1/workers/resize-gone/{verb}", {}, secret=SECRETS[Role.ADMIN])
     assert (code, "has ended" in str(told["detail"])) == (404, True)
-    assert desk.files.read_worker_orders() == NO_WORKER_ORDERS
+    assert desk.files.read_worker_requests() == NO_WORKER_REQUESTS
 
 
 def test_a_supervisor_that_stands_by_takes_no_order_about_a_worker(tmp_path: Path) -> None:

@@ -12,14 +12,14 @@ from queue_core.process.wording import counted
 
 WorkerVerb = Literal["drain", "kill"]
 
-MAX_ORDERS: Final = 1_000
+MAX_REQUESTS: Final = 1_000
 """Orders that are kept, the newest; a worker's name never comes again, so that an old order does nothing."""
 _VERSION: Final = 1
 _VERBS: Final = get_args(WorkerVerb)
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOrder:
+class WorkerRequest:
     """An order that one worker drains, or is killed; `by` is the operator's name."""
 
     verb: WorkerVerb
@@ -28,7 +28,7 @@ class WorkerOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaceOrder:
+class ReplaceRequest:
     """An order that all workers of a pool that were started before `at` are replaced."""
 
     by: str
@@ -36,26 +36,26 @@ class ReplaceOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerOrders:
+class WorkerRequests:
     """The orders, oldest first: by the worker's name, and by the pool's."""
 
-    workers: Mapping[str, WorkerOrder] = field(default_factory=dict)
-    pools: Mapping[str, ReplaceOrder] = field(default_factory=dict)
+    workers: Mapping[str, WorkerRequest] = field(default_factory=dict)
+    pools: Mapping[str, ReplaceRequest] = field(default_factory=dict)
 
-    def with_worker(self, worker: str, verb: WorkerVerb, *, by: str, now: Moment) -> "WorkerOrders":
+    def with_worker(self, worker: str, verb: WorkerVerb, *, by: str, now: Moment) -> "WorkerRequests":
         """Return the orders with one about a worker, in place of an earlier one; a killed worker is not drained."""
         known = self.workers.get(worker)
         if known is not None and known.verb == "kill":
             return self
         others = {name: one for name, one in self.workers.items() if name != worker}
-        newest = {**others, worker: WorkerOrder(verb, by, Expiry.after(0.0, now))}
-        return replace(self, workers=dict([*newest.items()][-MAX_ORDERS:]))
+        newest = {**others, worker: WorkerRequest(verb, by, Expiry.after(0.0, now))}
+        return replace(self, workers=dict([*newest.items()][-MAX_REQUESTS:]))
 
-    def with_replaced(self, pool: str, *, by: str, now: Moment) -> "WorkerOrders":
+    def with_replaced(self, pool: str, *, by: str, now: Moment) -> "WorkerRequests":
         """Return the orders with one to replace all workers that a pool has now."""
         others = {name: one for name, one in self.pools.items() if name != pool}
-        newest = {**others, pool: ReplaceOrder(by, Expiry.after(0.0, now))}
-        return replace(self, pools=dict([*newest.items()][-MAX_ORDERS:]))
+        newest = {**others, pool: ReplaceRequest(by, Expiry.after(0.0, now))}
+        return replace(self, pools=dict([*newest.items()][-MAX_REQUESTS:]))
 
     def to_json(self) -> dict[str, object]:
         """Return plain values."""
@@ -66,20 +66,20 @@ class WorkerOrders:
         }
 
     @staticmethod
-    def from_json(data: object) -> "WorkerOrders":
+    def from_json(data: object) -> "WorkerRequests":
         """Read what `to_json` returned. Raises `ValueError` for anything else."""
         match data:
             case {"version": int() as version, "workers": dict() as workers, "pools": dict() as pools} if (
                 version == _VERSION
             ):
-                return WorkerOrders(
-                    {str(name): _worker_order(one) for name, one in workers.items()},
-                    {str(name): ReplaceOrder(*_by_and_at(one)) for name, one in pools.items()},
+                return WorkerRequests(
+                    {str(name): _worker_request(one) for name, one in workers.items()},
+                    {str(name): ReplaceRequest(*_by_and_at(one)) for name, one in pools.items()},
                 )
         raise ValueError(f"not orders about workers of version {_VERSION}")
 
 
-NO_WORKER_ORDERS: Final = WorkerOrders()
+NO_WORKER_REQUESTS: Final = WorkerRequests()
 
 
 def worker_sentence(holds: int, verb: WorkerVerb) -> str:
@@ -98,14 +98,14 @@ def pool_sentence(workers: int) -> str:
     return f"{counted(workers, 'worker is', 'workers are')} replaced, new before old; none is cut"
 
 
-def _of(order: WorkerOrder | ReplaceOrder) -> dict[str, object]:
+def _of(order: WorkerRequest | ReplaceRequest) -> dict[str, object]:
     return {"by": order.by, **order.at.to_json()}
 
 
-def _worker_order(data: object) -> WorkerOrder:
+def _worker_request(data: object) -> WorkerRequest:
     match data:
         case {"verb": str() as verb} if verb in _VERBS:
-            return WorkerOrder(cast("WorkerVerb", verb), *_by_and_at(data))
+            return WorkerRequest(cast("WorkerVerb", verb), *_by_and_at(data))
     raise ValueError(f"an order must be one of {', '.join(_VERBS)}: {data!r}")
 
 

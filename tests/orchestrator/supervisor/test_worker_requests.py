@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator import events
 from orchestrator.config.overrides import Moment
-from orchestrator.config.worker_orders import MAX_ORDERS, NO_WORKER_ORDERS, WorkerOrders, WorkerVerb
+from orchestrator.config.worker_requests import MAX_REQUESTS, NO_WORKER_REQUESTS, WorkerRequests, WorkerVerb
 from orchestrator.runtimes.procfs import boot
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.reconciler_stage import ReconcilerStage
@@ -15,8 +15,8 @@ ANN = "ann@example.com"
 
 def order(stage: ReconcilerStage, worker: str, verb: WorkerVerb) -> None:
     now = Moment(stage.clock.wall_seconds(), stage.clock.monotonic(), boot())
-    stage.files.change_worker_orders(lambda before: before.with_worker(worker, verb, by=ANN, now=now))
-    stage.reconciler.heed_worker_orders()
+    stage.files.change_worker_requests(lambda before: before.with_worker(worker, verb, by=ANN, now=now))
+    stage.reconciler.heed_worker_requests()
 
 
 def test_an_idle_worker_that_is_drained_goes_at_once_and_the_others_stay(stage: ReconcilerStage) -> None:
@@ -46,7 +46,7 @@ def test_a_drain_waits_until_the_queue_answers(stage: ReconcilerStage) -> None:
     order(stage, worker, "drain")
     assert stage.state_of(worker) == "idle"
     stage.source.is_down = False
-    stage.reconciler.heed_worker_orders()
+    stage.reconciler.heed_worker_requests()
     assert stage.runtime.calls == [("drain", worker)]
 
 
@@ -55,7 +55,7 @@ def test_a_killed_worker_has_a_certificate_that_says_by_whom_and_its_task_runs_a
     stage.source.held[worker] = ["letter-1"]
     order(stage, worker, "kill")
     assert stage.runtime.calls == [("kill", worker)]
-    stage.reconciler.heed_worker_orders()
+    stage.reconciler.heed_worker_requests()
     assert stage.runtime.calls == [("kill", worker)], "it is killed once"
     stage.runtime.end(worker, now=stage.clock.monotonic(), signal=9)
     stage.turn(after=1.0)
@@ -80,8 +80,8 @@ def test_all_workers_of_a_pool_are_replaced_new_before_old_and_later_ones_stay(s
     (old,) = stage.with_workers(1)
     stage.clock.advance(1.0)
     now = Moment(stage.clock.wall_seconds(), stage.clock.monotonic(), boot())
-    stage.files.change_worker_orders(lambda before: before.with_replaced("resize", by=ANN, now=now))
-    stage.reconciler.heed_worker_orders()
+    stage.files.change_worker_requests(lambda before: before.with_replaced("resize", by=ANN, now=now))
+    stage.reconciler.heed_worker_requests()
     (told,) = stage.logged(events.POOL_REPLACED)
     assert (told["workers"], told["by"]) == ([old], ANN)
     stage.turn()
@@ -101,36 +101,36 @@ def test_a_supervisor_that_starts_goes_on_with_a_replacement(stage: ReconcilerSt
     (old,) = stage.with_workers(1)
     stage.clock.advance(1.0)
     now = Moment(stage.clock.wall_seconds(), stage.clock.monotonic(), boot())
-    stage.files.change_worker_orders(lambda before: before.with_replaced("resize", by=ANN, now=now))
+    stage.files.change_worker_requests(lambda before: before.with_replaced("resize", by=ANN, now=now))
     stage.reconciler = stage.made()
     stage.set_pools(a_pool(least=1))
     stage.runtime.left_running = [stage.runtime.live[old]]
     stage.reconciler.adopt(stage.runtime.left_running)
-    stage.reconciler.heed_worker_orders()
+    stage.reconciler.heed_worker_requests()
     assert stage.reconciler.pools["resize"].fleet.workers[old].replaced_for == ANN
 
 
 def test_orders_that_cannot_be_read_are_told_once_and_change_nothing(stage: ReconcilerStage) -> None:
     (worker,) = stage.with_workers(1)
-    (stage.files.path / "worker_orders.json").write_text('{"version": 9}')
-    stage.reconciler.heed_worker_orders()
-    stage.reconciler.heed_worker_orders()
+    (stage.files.path / "worker_requests.json").write_text('{"version": 9}')
+    stage.reconciler.heed_worker_requests()
+    stage.reconciler.heed_worker_requests()
     assert len(stage.logged(events.STATE_DISCARDED)) == 1
     order(stage, worker, "drain")
     assert stage.runtime.calls == [("drain", worker)]
 
 
 def test_orders_survive_their_file() -> None:
-    given = NO_WORKER_ORDERS.with_worker("a-1", "drain", by=ANN, now=NOW).with_worker("a-2", "kill", by="x", now=NOW)
+    given = NO_WORKER_REQUESTS.with_worker("a-1", "drain", by=ANN, now=NOW).with_worker("a-2", "kill", by="x", now=NOW)
     given = given.with_replaced("a", by=ANN, now=NOW)
-    assert WorkerOrders.from_json(given.to_json()) == given
+    assert WorkerRequests.from_json(given.to_json()) == given
 
 
 def test_the_oldest_orders_are_forgotten() -> None:
-    orders = NO_WORKER_ORDERS
-    for number in range(MAX_ORDERS + 3):
+    orders = NO_WORKER_REQUESTS
+    for number in range(MAX_REQUESTS + 3):
         orders = orders.with_worker(f"a-{number}", "drain", by=ANN, now=NOW)
-    assert len(orders.workers) == MAX_ORDERS
+    assert len(orders.workers) == MAX_REQUESTS
     assert "a-2" not in orders.workers
 
 
@@ -146,4 +146,4 @@ def test_the_oldest_orders_are_forgotten() -> None:
 )
 def test_what_is_no_order_is_refused(data: object) -> None:
     with pytest.raises(ValueError, match=r"order|expiry"):
-        WorkerOrders.from_json(data)
+        WorkerRequests.from_json(data)

@@ -7,7 +7,7 @@ from typing import Final
 
 from pydantic import Field
 
-from orchestrator.config.worker_orders import WorkerVerb, pool_sentence, worker_sentence
+from orchestrator.config.worker_requests import WorkerVerb, pool_sentence, worker_sentence
 from orchestrator.fleet.workers import EXTERNAL
 from orchestrator.http_api.answers import FleetAnswer
 from orchestrator.http_api.fleet_now import FleetNow
@@ -24,7 +24,7 @@ MAX_NAMED_TASKS: Final = 20
 """Tasks that an answer names; `holds` counts all."""
 
 
-class WorkerOrdered(FleetAnswer):
+class WorkerEnding(FleetAnswer):
     """An order about a worker."""
 
     worker: str
@@ -45,14 +45,14 @@ class PoolReplaced(FleetAnswer):
     sentence: str = Field(description="The same in words.")
 
 
-class WorkerOrderCalls:
+class WorkerRequestCalls:
     """Takes orders about workers for the supervisor of one state directory."""
 
-    def __init__(self, files: StateDir, fleet: FleetNow, orders: OperatorCalls) -> None:
-        """`orders`: knows the supervisor's pools, and tells its log."""
+    def __init__(self, files: StateDir, fleet: FleetNow, operator: OperatorCalls) -> None:
+        """`operator`: knows the supervisor's pools, and tells its log."""
         self._files = files
         self._fleet = fleet
-        self._orders = orders
+        self._operator = operator
 
     def routes(self) -> tuple[ExtensionRoute, ...]:
         """Return the routes: to kill is for administrators."""
@@ -63,7 +63,7 @@ class WorkerOrderCalls:
             "Let a worker finish what it holds, and end.",
             "operate",
             lambda call: self.order(call, "drain"),
-            WorkerOrdered,
+            WorkerEnding,
             NoQuery,
             EmptyBody,
         )
@@ -74,7 +74,7 @@ class WorkerOrderCalls:
             "End a worker now; its tasks run again at once.",
             "kill",
             lambda call: self.order(call, "kill"),
-            WorkerOrdered,
+            WorkerEnding,
             NoQuery,
             EmptyBody,
         )
@@ -91,24 +91,24 @@ class WorkerOrderCalls:
         )
         return drain, kill, replace
 
-    def order(self, call: RouteCall[NoQuery, EmptyBody], verb: WorkerVerb) -> WorkerOrdered:
+    def order(self, call: RouteCall[NoQuery, EmptyBody], verb: WorkerVerb) -> WorkerEnding:
         """Have a worker drained or killed. Raises `Problem` for one that is not there or not ours."""
         name = call.path["worker"]
-        self._orders.check_takes_orders()
+        self._operator.check_takes_calls()
         worker = worker_named(self._files, self._fleet, name)
         if text_in(worker, "ref").startswith(EXTERNAL):
             shown = clean(name)
             raise refusal(
                 422, "not-ours", f"worker {shown} was started by another system, which ends it: {verb} it there"
             )
-        by, now = named(call.caller, call.address), self._orders.now()
-        self._orders.write(
-            lambda: self._files.change_worker_orders(lambda before: before.with_worker(name, verb, by=by, now=now))
+        by, now = named(call.caller, call.address), self._operator.now()
+        self._operator.write(
+            lambda: self._files.change_worker_requests(lambda before: before.with_worker(name, verb, by=by, now=now))
         )
         sentence = worker_sentence(count_in(worker, "holding"), verb)
-        self._orders.record(call, verb, sentence, pool=text_in(worker, "pool"), worker=name)
+        self._operator.record(call, verb, sentence, pool=text_in(worker, "pool"), worker=name)
         tasks = [text_in(one, "task") for one in mappings_of(worker.get("tasks"))]
-        return WorkerOrdered(
+        return WorkerEnding(
             worker=name,
             pool=text_in(worker, "pool"),
             order=verb,
@@ -120,17 +120,17 @@ class WorkerOrderCalls:
 
     def replace(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolReplaced:
         """Have all workers of a pool replaced. Raises `Problem` for a pool that is not there or not ours."""
-        pool = self._orders.pool_of(call)
+        pool = self._operator.pool_of(call)
         if pool.runtime_kind == "external":
             raise refusal(
                 422, "not-ours", f"the workers of pool {pool.name} are started by another system: replace them there"
             )
-        by, now = named(call.caller, call.address), self._orders.now()
-        self._orders.write(
-            lambda: self._files.change_worker_orders(lambda before: before.with_replaced(pool.name, by=by, now=now))
+        by, now = named(call.caller, call.address), self._operator.now()
+        self._operator.write(
+            lambda: self._files.change_worker_requests(lambda before: before.with_replaced(pool.name, by=by, now=now))
         )
         known = mappings_of((self._files.shared_snapshot() or {}).get("workers"))
         count = sum(1 for one in known if one.get("pool") == pool.name)
         sentence = pool_sentence(count)
-        self._orders.record(call, "replace", sentence, pool=pool.name)
+        self._operator.record(call, "replace", sentence, pool=pool.name)
         return PoolReplaced(pool=pool.name, alive=self._files.is_supervised(), workers=count, sentence=sentence)

@@ -11,7 +11,7 @@ import structlog
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.overrides import Moment
-from orchestrator.config.worker_orders import NO_WORKER_ORDERS, ReplaceOrder, WorkerOrder
+from orchestrator.config.worker_requests import NO_WORKER_REQUESTS, ReplaceRequest, WorkerRequest
 from orchestrator.fleet.workers import with_replacement_ordered
 from orchestrator.runtimes.procfs import boot
 from orchestrator.scaling.plan import WorkerRemoval
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 _UNREAD: Final = (-1, -1, -1)
 
 
-class WorkerOrderRunner:
+class WorkerRequestRunner:
     """Carries out the orders of one state directory. Belongs to the supervisor's thread."""
 
     def __init__(self, files: StateDir, executor: PlanExecutor, clock: MonotonicClock) -> None:
@@ -35,8 +35,8 @@ class WorkerOrderRunner:
         self._clock = clock
         self._boot = boot()
         self._mark: tuple[int, int, int] | None = _UNREAD
-        self._orders = NO_WORKER_ORDERS
-        self._replaced: dict[str, ReplaceOrder] = {}
+        self._orders = NO_WORKER_REQUESTS
+        self._replaced: dict[str, ReplaceRequest] = {}
         self._is_pending = False
         self._read_errors = LogOnce()
 
@@ -57,7 +57,7 @@ class WorkerOrderRunner:
                 if not self._is_done(pool, worker, self._orders.workers[worker], now=now):
                     self._is_pending = True
 
-    def _is_done(self, pool: Pool, worker: str, order: WorkerOrder, *, now: Monotonic) -> bool:
+    def _is_done(self, pool: Pool, worker: str, order: WorkerRequest, *, now: Monotonic) -> bool:
         """Carry out an order about a worker, and return whether that was possible; False: its queue is unavailable."""
         known = pool.fleet.workers[worker]
         if order.verb == "kill":
@@ -74,7 +74,7 @@ class WorkerOrderRunner:
             pool.due_at = AT_ONCE
         return is_done
 
-    def _replace(self, pool: Pool, order: ReplaceOrder, *, now: Monotonic) -> None:
+    def _replace(self, pool: Pool, order: ReplaceRequest, *, now: Monotonic) -> None:
         """Mark the workers that were there at the order; the next turns replace them, new before old (ADR 9)."""
         at = Monotonic(now + order.at.left_seconds(Moment(self._clock.wall_seconds(), now, self._boot)))
         pool.fleet = with_replacement_ordered(pool.fleet, order.by, at=at)
@@ -87,13 +87,13 @@ class WorkerOrderRunner:
 
     def _has_changed(self) -> bool:
         """Read the orders if their file changed; return whether it did. What can't be read is left alone."""
-        mark = self._files.worker_orders_mark()
+        mark = self._files.worker_requests_mark()
         if mark == self._mark:
             return False
         try:
-            self._orders = self._files.read_worker_orders()
+            self._orders = self._files.read_worker_requests()
         except ValueError as error:
-            self._mark, self._orders = mark, NO_WORKER_ORDERS
+            self._mark, self._orders = mark, NO_WORKER_REQUESTS
             log.warning(events.STATE_DISCARDED, error=str(error))
             return False
         except OSError as error:  # the file exists: retry at the next pass
