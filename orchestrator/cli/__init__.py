@@ -32,9 +32,11 @@ _FLEET: Final = {
         "orchestrator.cli.commands.reload", RUN, "make the supervisor read its settings file again; print the changes"
     ),
     "drain": CommandEntry(
-        "orchestrator.cli.commands.drain", RUN, "stop all workers on this host until undrain, as before a reboot"
+        "orchestrator.cli.commands.drain", RUN, "let one worker finish and go, or all on this host until undrain"
     ),
     "undrain": CommandEntry("orchestrator.cli.commands.drain", RUN, "allow workers on this host again after a drain"),
+    "kill": CommandEntry("orchestrator.cli.commands.drain", RUN, "end a worker now; its tasks run again at once"),
+    "replace": CommandEntry("orchestrator.cli.commands.drain", RUN, "replace all workers of a pool, new before old"),
     "demo": CommandEntry("orchestrator.cli.commands.demo", RUN, "watch a fleet work, grow, survive a kill and shrink"),
     "scale": CommandEntry(
         "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, whatever its load"

@@ -28,6 +28,7 @@ _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
     Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when; `docker stop`"
     " lets a worker finish, and `towline drain` all of a host",
+    Cause.KILLED: "nothing to do: an operator ended it; its tasks run again, and their leases do not count",
     Cause.ASKED_TWICE: "nothing to do: its supervisor was asked twice to stop, which ends workers at once",
 }
 _OF_CODE: Final[Mapping[int, str]] = {

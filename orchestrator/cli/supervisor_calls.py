@@ -27,7 +27,7 @@ CALL_SECONDS: Final = 10.0
 """Timeout of one call: a person waits at a terminal."""
 _CODES: Final[Mapping[int, tuple[int, str]]] = {
     401: (exits.NO_PERMISSION, "set TOWLINE_TOKEN, or give --token-file"),
-    403: (exits.NO_PERMISSION, "use a token of role operator or admin"),
+    403: (exits.NO_PERMISSION, "use a token of such a role"),
     404: (exits.NO_INPUT, ""),
     422: (exits.BAD_DATA, ""),
     503: (exits.UNAVAILABLE, "try again; `towline health --url URL` says how it is"),

@@ -47,6 +47,22 @@ class Expiry:
             return self.monotonic - now.monotonic
         return self.wall_seconds - now.wall_seconds
 
+    def to_json(self) -> dict[str, object]:
+        """Return plain values."""
+        return {"until": self.wall_seconds, "until_monotonic": self.monotonic, "boot": self.boot}
+
+    @staticmethod
+    def from_json(data: object) -> "Expiry":
+        """Read what `to_json` returned, among other values. Raises `ValueError` for anything else."""
+        match data:
+            case {
+                "until": int() | float() as wall,
+                "until_monotonic": int() | float() as monotonic,
+                "boot": str() as boot,
+            }:
+                return Expiry(float(wall), float(monotonic), boot)
+        raise ValueError(f"not an expiry: {data!r}")
+
 
 @dataclass(frozen=True, slots=True)
 class ScaleOverride:
@@ -89,12 +105,12 @@ class Overrides:
         """Return plain values; overrides that are not set are left out."""
         plain: dict[str, object] = {}
         if self.scale is not None:
-            plain["scale"] = {"workers": self.scale.workers, **_expiry(self.scale.until)}
+            plain["scale"] = {"workers": self.scale.workers, **self.scale.until.to_json()}
         if self.paused != "no":
             plain["paused"] = self.paused
         if self.finish_by is not None:
             offset = {"utc_offset_seconds": self.finish_by.utc_offset_seconds}
-            plain["finish_by"] = {**_expiry(self.finish_by.until), **offset}
+            plain["finish_by"] = {**self.finish_by.until.to_json(), **offset}
         return plain
 
     @staticmethod
@@ -108,9 +124,9 @@ class Overrides:
         scale = data.get("scale")
         finish_by = data.get("finish_by")
         return Overrides(
-            scale=None if scale is None else ScaleOverride(_workers(scale), _read_expiry(scale)),
+            scale=None if scale is None else ScaleOverride(_workers(scale), Expiry.from_json(scale)),
             paused=cast("Paused", paused),
-            finish_by=None if finish_by is None else FinishOverride(_read_expiry(finish_by), _offset(finish_by)),
+            finish_by=None if finish_by is None else FinishOverride(Expiry.from_json(finish_by), _offset(finish_by)),
         )
 
 
@@ -185,17 +201,6 @@ def overrides_from_json(data: object) -> dict[str, Overrides]:
         case {"version": int() as version, "pools": dict() as pools} if version == _VERSION:
             return {str(name): Overrides.from_json(one) for name, one in pools.items()}
     raise ValueError(f"not overrides of version {_VERSION}")
-
-
-def _expiry(until: Expiry) -> dict[str, object]:
-    return {"until": until.wall_seconds, "until_monotonic": until.monotonic, "boot": until.boot}
-
-
-def _read_expiry(data: object) -> Expiry:
-    match data:
-        case {"until": int() | float() as wall, "until_monotonic": int() | float() as monotonic, "boot": str() as boot}:
-            return Expiry(float(wall), float(monotonic), boot)
-    raise ValueError(f"not an expiry: {data!r}")
 
 
 def _workers(data: object) -> int:

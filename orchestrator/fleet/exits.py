@@ -72,6 +72,7 @@ class Cause(StrEnum):
     OUT_OF_MEMORY = "out of memory"
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
     ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
+    KILLED = "killed"  # an operator ordered its end
     UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
     REMOVED = "removed"  # somebody else removed its container
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
@@ -93,6 +94,7 @@ WITHOUT_FAULT: Final = GAVE_ITS_TASK_BACK | {
     Cause.DRAINED,
     Cause.OVERDUE,
     Cause.ASKED_TWICE,
+    Cause.KILLED,
     Cause.QUEUE_LOST,
     Cause.UNRESPONSIVE,
     Cause.REMOVED,
@@ -156,6 +158,7 @@ def cause_of(
     overdue: bool,
     is_cut_short: bool = False,
     gave_tasks_back: bool = False,
+    killed_by: str = "",
     hung: str = "",
 ) -> tuple[Cause, str]:
     """Return why a worker ended, and the same in words for its owner.
@@ -164,6 +167,7 @@ def cause_of(
         drained: the worker had been asked to finish.
         overdue: it was killed: it did not finish in time, or (`is_cut_short`) its supervisor was asked twice to stop.
         gave_tasks_back: it had not finished within its grace, and was told to give its tasks back.
+        killed_by: the operator who ordered its end; "" when nobody did.
         hung: how it hung, if it was ended for that; else "".
     """
     cause, detail = _cause_of(ended, drained=drained, overdue=overdue)
@@ -171,6 +175,9 @@ def cause_of(
         cause, detail = Cause.OVERDUE, "ended: it did not finish within its grace, and gave its tasks back"
     if cause is Cause.OVERDUE and overdue and is_cut_short:
         cause, detail = Cause.ASKED_TWICE, "ended: you asked twice"
+    is_unseen = ended.code is None and ended.signal is None  # adopted: only its parent gets its exit code
+    if killed_by and overdue and (cause is Cause.OVERDUE or is_unseen):
+        return Cause.KILLED, f"killed by {killed_by}{f': {hung}' if hung else ''}"
     if hung and cause in {Cause.DRAINED, Cause.OVERDUE}:
         cause, detail = Cause.UNRESPONSIVE, f"{hung}; {'it was killed' if cause is Cause.OVERDUE else 'it was ended'}"
     elif cause in {Cause.DRAINED, Cause.OVERDUE} and (unfinished := last_words_of(ended.last_lines).unfinished):

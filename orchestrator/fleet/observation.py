@@ -93,6 +93,8 @@ def _observed(
         worker.is_cut_short,
         worker.stops,
         worker.cpu_seconds,
+        worker.killed_by,
+        worker.replaced_for,
     )
 
 

@@ -58,6 +58,7 @@ class Worker:
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
     `stops`: further signals that it was sent as it had not finished (see `PoolSpec.further_stops`).
     `cpu_seconds`: what it and its children had used when it was last measured.
+    `killed_by`: the operator who ordered its end; `replaced_for`: the one who had all workers of its pool replaced.
     """
 
     worker: str
@@ -82,6 +83,8 @@ class Worker:
     is_cut_short: bool = False
     stops: int = 0
     cpu_seconds: float = 0.0
+    killed_by: str = ""
+    replaced_for: str = ""
 
     @property
     def is_external(self) -> bool:
@@ -305,10 +308,10 @@ def stopped_further(fleet: Fleet, worker: str, step: StopStep, *, now: Monotonic
     return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
-def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = False) -> Fleet:
+def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = False, by: str = "") -> Fleet:
     """Mark a worker as killed; its deadline repeats every `KILL_REPEAT_SECONDS`. No change if it is unknown.
 
-    `is_cut_short`: before its grace was over.
+    `is_cut_short`: before its grace was over. `by`: the operator who ordered it.
     """
     known = fleet.workers.get(worker)
     if known is None:
@@ -320,6 +323,7 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = Fa
         since=now,
         deadline_at=Monotonic(now + KILL_REPEAT_SECONDS),
         is_cut_short=is_cut_short,
+        killed_by=known.killed_by or by,
     )
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
@@ -337,6 +341,7 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         overdue=worker.state == "killed",
         gave_tasks_back=worker.stops > 0,
         is_cut_short=worker.is_cut_short,
+        killed_by=worker.killed_by,
         hung=_hung(worker, ended),
     )
 
@@ -416,6 +421,8 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
         return "its settings changed"
     if worker.changed_file:
         return f"{PurePath(worker.changed_file).name} changed after its start"
+    if worker.replaced_for:
+        return f"replaced by order of {worker.replaced_for}"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
@@ -434,9 +441,20 @@ def with_changed_application(fleet: Fleet, file: str, *, at: Monotonic) -> Fleet
     return replace(fleet, workers=workers)
 
 
+def with_replacement_ordered(fleet: Fleet, by: str, *, at: Monotonic) -> Fleet:
+    """Mark the workers that were started before an operator ordered that all of the pool are replaced."""
+    workers = {
+        name: replace(worker, replaced_for=by) if worker.spawned_at < at and not worker.is_external else worker
+        for name, worker in fleet.workers.items()
+    }
+    return replace(fleet, workers=workers)
+
+
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
     """Return whether a start failed: no lease call, or a crash or an immediate end before the first lease."""
-    if cause is Cause.DRAINED or cause in GAVE_ITS_TASK_BACK or (worker.state == "alone" and cause is Cause.FINISHED):
+    if cause in {Cause.DRAINED, Cause.KILLED} or cause in GAVE_ITS_TASK_BACK:
+        return False
+    if worker.state == "alone" and cause is Cause.FINISHED:
         return False
     if worker.started_at is None:
         return not worker.adopted

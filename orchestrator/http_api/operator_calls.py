@@ -203,14 +203,14 @@ class OperatorCalls:
 
     def scale(self, call: RouteCall[NoQuery, ScaleBody]) -> PoolOverrides:
         """Give a pool a size for a while. Raises `Problem` for more workers than it may have."""
-        pool, asked = self._pool(call), call.body
+        pool, asked = self.pool_of(call), call.body
         _, most = bounds_of(pool)
         if asked.workers is not None and asked.workers > most and not asked.force:
             detail = (
                 f"{asked.workers:,} workers are more than max {most:,} of pool {pool.name}: give at most {most:,}, "
             )
             raise refusal(422, "size-refused", f"{detail}raise pools.{pool.name}.workers.max, or force it")
-        now = self._now()
+        now = self.now()
         return self._changed(
             call, pool, "scale", lambda before: with_size(before, asked.workers, seconds=asked.seconds, now=now), now
         )
@@ -218,15 +218,15 @@ class OperatorCalls:
     def pause(self, call: RouteCall[NoQuery, PausePoolBody]) -> PoolOverrides:
         """Leave a pool at its size."""
         changes = call.body.changes
-        return self._changed(call, self._pool(call), "pause", lambda before: with_pause(before, changes), self._now())
+        return self._changed(call, self.pool_of(call), "pause", lambda before: with_pause(before, changes), self.now())
 
     def resume(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolOverrides:
         """Let a pool change its size again."""
-        return self._changed(call, self._pool(call), "resume", lambda before: with_pause(before, "no"), self._now())
+        return self._changed(call, self.pool_of(call), "resume", lambda before: with_pause(before, "no"), self.now())
 
     def finish(self, call: RouteCall[NoQuery, FinishBody]) -> PoolOverrides:
         """Require that waiting work is done by an instant. Raises `Problem` for one that is over."""
-        pool, asked, now = self._pool(call), call.body, self._now()
+        pool, asked, now = self.pool_of(call), call.body, self.now()
         if asked.at is not None and asked.at <= now.wall_seconds:
             raise refusal(422, "time-refused", f"at: {asked.at:.0f} is in the past; it is {now.wall_seconds:.0f} now")
 
@@ -237,7 +237,7 @@ class OperatorCalls:
 
     def show_pool(self, call: RouteCall[NoQuery, EmptyBody]) -> PoolOverrides:
         """Return a pool's overrides in force."""
-        return self._answer_of(self._pool(call), self._files.read_overrides(), self._now())
+        return self._answer_of(self.pool_of(call), self._files.read_overrides(), self.now())
 
     def drain(self, call: RouteCall[NoQuery, EmptyBody]) -> HostState:
         """Let every worker of this host finish, and start none until `undrain`."""
@@ -259,8 +259,8 @@ class OperatorCalls:
         request = self._files.pending_reload(within_seconds=PENDING_SECONDS, now_seconds=self._clock.wall_seconds())
         if request is None:
             request = secrets.token_hex(8)
-            _written(self._files, lambda: self._files.request_reload(request))
-            self._log(call, "reload", "the settings file is read again")
+            self.write(lambda: self._files.request_reload(request))
+            self.record(call, "reload", "the settings file is read again")
         until = self._clock.monotonic() + call.body.wait_seconds
         while not (found := self.answer(request)).answered and self._clock.monotonic() < until:
             time.sleep(POLL_SECONDS)
@@ -291,11 +291,11 @@ class OperatorCalls:
         change: Callable[[Overrides], Overrides],
         now: Moment,
     ) -> PoolOverrides:
-        in_force = _written(
-            self._files, lambda: self._files.change_overrides(pool.name, lambda before: change(before.in_force(now)))
+        in_force = self.write(
+            lambda: self._files.change_overrides(pool.name, lambda before: change(before.in_force(now)))
         )
         sentences = describe_overrides(in_force, now)
-        self._log(call, action, "; ".join(sentences) or "as its settings say", pool=pool.name)
+        self.record(call, action, "; ".join(sentences) or "as its settings say", pool=pool.name)
         return self._answer_of(pool, {pool.name: in_force}, now)
 
     def _answer_of(self, pool: PoolSpec, overrides: Mapping[str, Overrides], now: Moment) -> PoolOverrides:
@@ -311,9 +311,9 @@ class OperatorCalls:
         self._check_host(call.path["host"])
         is_drain = override.drained_at is not None
         if not (is_drain and self._files.is_drained()):  # a second drain keeps the time of the first
-            _written(self._files, lambda: self._files.write_host_override(override))
+            self.write(lambda: self._files.write_host_override(override))
             told = "this host is drained" if is_drain else "this host has workers again"
-            self._log(call, "drain" if is_drain else "undrain", told)
+            self.record(call, "drain" if is_drain else "undrain", told)
         return self._host_state()
 
     def _host_state(self) -> HostState:
@@ -338,18 +338,30 @@ class OperatorCalls:
             fix = f"call {there}" if there else "GET /v1/supervisors lists those of its store"
             raise refusal(404, "unknown-host", f"this supervisor runs on {self._host}, not on {shown}: {fix}")
 
-    def _pool(self, call: RouteCall[NoQuery, B]) -> PoolSpec:
+    def pool_of(self, call: RouteCall[NoQuery, B]) -> PoolSpec:
         """Return the pool in the path, with the bounds of its settings. Raises `Problem` where it can't be ordered."""
+        self.check_takes_calls()
         view, name = self._heartbeat.view, call.path["pool"]
+        if name not in view.pools:
+            raise unknown_pool(name, view.pools)
+        found = view.pools[name]
+        return found.settings or found.spec
+
+    def check_takes_calls(self) -> None:
+        """Raise `Problem` while the supervisor starts, stops, or stands by for another that leads."""
+        view = self._heartbeat.view
         if view.phase in {"starting", "stopping", "stopped"}:
             raise not_now(f"the supervisor is {view.phase}: it takes no orders now")
         if view.phase == "standby" and (self._registry is None or (leading := self._leading_elsewhere())):
             where = "" if self._registry is None else f": {leading}"
             raise not_now(f"this supervisor stands by, without workers: give the order to the one that leads{where}")
-        if name not in view.pools:
-            raise unknown_pool(name, view.pools)
-        found = view.pools[name]
-        return found.settings or found.spec
+
+    def write(self, change: Callable[[], T]) -> T:
+        """Write into the state directory. Raises `Problem` where that can't be."""
+        try:
+            return change()
+        except OSError as error:
+            raise _not_written(self._files, error) from error
 
     def _others(self) -> Sequence[ListedSupervisor]:
         return () if self._registry is None else self._registry.elsewhere()
@@ -358,10 +370,12 @@ class OperatorCalls:
         """Return where another supervisor leads; "" where none does, as in the moment before this one leads again."""
         return next((one.url or one.host for one in self._others() if one.leads), "")
 
-    def _now(self) -> Moment:
+    def now(self) -> Moment:
+        """Return the present time on this host."""
         return Moment(self._clock.wall_seconds(), self._clock.monotonic(), boot())
 
-    def _log(self, call: RouteCall[NoQuery, B], action: str, what: str, **more: str) -> None:
+    def record(self, call: RouteCall[NoQuery, B], action: str, what: str, **more: str) -> None:
+        """Log an order, with its caller."""
         by = named(call.caller, call.address)
         log.info(events.OPERATOR_ACTED, action=action, by=by, sentence=f"{what}: ordered over HTTP by {by}", **more)
 
@@ -381,14 +395,6 @@ def _operates(
     takes: type[B],
 ) -> CallRoute[NoQuery, B]:
     return CallRoute("POST", path, name, summary, "operate", call, answers, NoQuery, takes)
-
-
-def _written(files: StateDir, write: Callable[[], T]) -> T:
-    """Write into the state directory. Raises `Problem` where that can't be."""
-    try:
-        return write()
-    except OSError as error:
-        raise _not_written(files, error) from error
 
 
 def _not_written(files: StateDir, error: OSError) -> Problem:

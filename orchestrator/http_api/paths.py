@@ -20,6 +20,7 @@ from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.http_api.settings import EffectiveSettings, FileProblems, settings_route
 from orchestrator.http_api.trends import trends_route
 from orchestrator.http_api.what_if import what_if_route
+from orchestrator.http_api.worker_requests import WorkerRequestCalls
 from orchestrator.http_api.workers import worker_routes
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, PoolView
@@ -287,12 +288,15 @@ def _of_state(
     queues: OwnQueues | None,
     registry: SupervisorRegistry | None,
 ) -> tuple[ExtensionRoute, ...]:
+    fleet = FleetNow(files, clock, queues)
+    operator = OperatorCalls(files, heartbeat, clock, host=socket.gethostname(), registry=registry)
     return (
         output_route(files),
         fleet_route(files, clock),
         *decision_routes(files, clock),
-        *worker_routes(files, FleetNow(files, clock, queues)),
+        *worker_routes(files, fleet, clock),
         *death_routes(files),
-        *OperatorCalls(files, heartbeat, clock, host=socket.gethostname(), registry=registry).routes(),
+        *operator.routes(),
+        *WorkerRequestCalls(files, fleet, operator).routes(),
         *(() if registry is None else [registry.route()]),
     )

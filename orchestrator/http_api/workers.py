@@ -5,12 +5,14 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from orchestrator.clock import MonotonicClock
 from orchestrator.errors import NoOutputError
 from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json, not_now
 from orchestrator.http_api.fleet_now import FleetNow, FreshFleet
 from orchestrator.http_api.logs import ShownLine, cursor_of, positions_in
 from orchestrator.json_fields import mapping_of, mappings_of
+from orchestrator.runtimes.running_stack import StackRequests, worker_in
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch
@@ -73,8 +75,17 @@ class WorkerTail(FleetAnswer):
     cursor: str = Field(description="Give it as `Last-Event-ID` to a stream, or as `after` to `/v1/logs`.")
 
 
-def worker_routes(files: StateDir, fleet: FleetNow) -> tuple[ExtensionRoute, ...]:
+class WorkerStack(FleetAnswer):
+    """The stacks of a worker's threads: files, lines and functions, never values. At most 200 lines."""
+
+    worker: str
+    lines: list[str] = Field(description="Most recent call first; the thread that took the signal comes first.")
+    why: str = Field(description="Why there are none, as a sentence; empty: there are.")
+
+
+def worker_routes(files: StateDir, fleet: FleetNow, clock: MonotonicClock) -> tuple[ExtensionRoute, ...]:
     """Return the routes of the workers of this state directory."""
+    stacks = StackRequests(files, clock)
     return (
         reads(
             "/v1/workers",
@@ -93,6 +104,15 @@ def worker_routes(files: StateDir, fleet: FleetNow) -> tuple[ExtensionRoute, ...
             lambda call: tail(files, call),
             WorkerTail,
             TailQuery,
+        ),
+        reads(
+            "/v1/workers/{worker}/stack",
+            "worker_stack",
+            "Where a worker's threads are now; it also writes that into its output.",
+            "events",
+            lambda call: running_stack(files, stacks, call.path["worker"]),
+            WorkerStack,
+            NoQuery,
         ),
         reads(
             "/v1/workers/{worker}",
@@ -115,13 +135,7 @@ def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
     """Return one worker. Raises `Problem` for one that is not there, with what is known of it."""
-    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
-    pools = [one.get("pool") for one in known if one.get("worker") == name]
-    found = _published(fleet, str(pools[0]) if pools else None)
-    workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
-    if name not in workers:
-        raise _not_there(files, name, workers)
-    worker = workers[name]
+    found, worker = _found(files, fleet, name)
     pool = mapping_of(mapping_of(found.snapshot.get("pools")).get(str(worker.get("pool"))))
     return OneWorker(
         alive=found.is_alive,
@@ -130,6 +144,31 @@ def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
         worker=worker,
         settings=mapping_of(pool.get("settings")) or None,
     )
+
+
+def running_stack(files: StateDir, stacks: StackRequests, name: str) -> WorkerStack:
+    """Ask a worker where its threads are. Raises `Problem` for one that is not there."""
+    snapshot = files.shared_snapshot() or {}
+    known = worker_in(snapshot, name)
+    if known is None:
+        raise _not_there(files, name, {str(one.get("worker")): one for one in mappings_of(snapshot.get("workers"))})
+    found = stacks.stack_of(*known)
+    return WorkerStack(worker=found.worker, lines=[clean(line) for line in found.lines], why=found.why)
+
+
+def worker_named(files: StateDir, fleet: FleetNow, name: str) -> Json:
+    """Return what one worker does and holds now. Raises `Problem` for one that is not there."""
+    return _found(files, fleet, name)[1]
+
+
+def _found(files: StateDir, fleet: FleetNow, name: str) -> tuple[FreshFleet, Json]:
+    known = mappings_of((files.shared_snapshot() or {}).get("workers"))
+    pools = [one.get("pool") for one in known if one.get("worker") == name]
+    found = _published(fleet, str(pools[0]) if pools else None)
+    workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
+    if name not in workers:
+        raise _not_there(files, name, workers)
+    return found, workers[name]
 
 
 def tail(files: StateDir, call: RouteCall[TailQuery, EmptyBody]) -> WorkerTail | EventStream:

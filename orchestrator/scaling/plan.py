@@ -122,7 +122,9 @@ def _is_settled(fleet: Fleet, spec: PoolSpec, now: Monotonic) -> bool:
     for w in fleet.workers.values():
         if w.started_at is None or w.state not in _STAYING or w.deadline_at is not None or w.replaced_by is not None:
             return False
-        if (ages or w.changed_file or w.spec_digest != digest) and outdated(w, spec, digest=digest, now=now):
+        if (ages or w.changed_file or w.replaced_for or w.spec_digest != digest) and outdated(
+            w, spec, digest=digest, now=now
+        ):
             return False
     return True
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from orchestrator.config import overrides
 from orchestrator.config.overrides import HostOverride, Overrides
+from orchestrator.config.worker_requests import NO_WORKER_REQUESTS, WorkerRequests
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.state.journal import Journal, Keep, amended, read_journal
 from orchestrator.state.private_files import make_folder, opener
@@ -48,6 +49,7 @@ class StateDir:
         self._templates_path = self.path / "templates.json"
         self._overrides_path = self.path / "orders.json"
         self._overrides_lock_path = self.path / "orders.lock"
+        self._worker_requests_path = self.path / "worker_requests.json"
         self._host_path = self.path / "host.json"
         self._reload_path = self.path / "reload.json"
         self._reloaded_path = self.path / "reloaded.json"
@@ -201,10 +203,7 @@ class StateDir:
 
         An unreadable file is replaced. Raises `OSError`.
         """
-        make_folder(self.path)
-        lock = os.open(self._overrides_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._changing_overrides():
             try:
                 known = self.read_overrides()
             except ValueError:
@@ -212,6 +211,33 @@ class StateDir:
             known[pool] = change(known.get(pool, overrides.NO_OVERRIDES))
             _write(self._overrides_path, overrides.overrides_to_json(known))
             return known[pool]
+
+    def worker_requests_mark(self) -> tuple[int, int, int] | None:
+        """Return a value that differs after every order about workers; None when there are none."""
+        return _mark(self._worker_requests_path)
+
+    def read_worker_requests(self) -> WorkerRequests:
+        """Return the orders about workers, also those that were heeded. Raises as `read_overrides` does."""
+        if not self._worker_requests_path.exists():
+            return NO_WORKER_REQUESTS
+        return WorkerRequests.from_json(_read_certainly(self._worker_requests_path))
+
+    def change_worker_requests(self, change: Callable[[WorkerRequests], WorkerRequests]) -> None:
+        """Change the orders about workers under a lock. An unreadable file is replaced. Raises `OSError`."""
+        with self._changing_overrides():
+            try:
+                known = self.read_worker_requests()
+            except ValueError:
+                known = NO_WORKER_REQUESTS
+            _write(self._worker_requests_path, change(known).to_json())
+
+    @contextmanager
+    def _changing_overrides(self) -> Iterator[None]:
+        make_folder(self.path)
+        lock = os.open(self._overrides_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
         finally:
             os.close(lock)
 

@@ -230,11 +230,16 @@ class PlanExecutor:
         self._runtime.insist(worker, step.signal)
         pool.fleet = stopped_further(pool.fleet, worker, step, now=now)
 
-    def kill(self, pool: Pool, worker: str, *, why: str, now: Monotonic, is_cut_short: bool = False) -> None:
-        """End a worker now (`is_cut_short`: before its grace is over); an external worker is left alone."""
+    def kill(
+        self, pool: Pool, worker: str, *, why: str, now: Monotonic, is_cut_short: bool = False, by: str = ""
+    ) -> None:
+        """End a worker now (`is_cut_short`: before its grace is over); an external worker is left alone.
+
+        `by`: the operator who ordered it.
+        """
         known = pool.fleet.workers.get(worker)
         if known is not None and known.is_external:
             return
         log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
         self._runtime.kill(worker)
-        pool.fleet = killed(pool.fleet, worker, now=now, is_cut_short=is_cut_short)
+        pool.fleet = killed(pool.fleet, worker, now=now, is_cut_short=is_cut_short, by=by)

@@ -198,7 +198,8 @@ class PostMortems:
                 for fate, mark in zip(special, case.marks, strict=True)
                 if mark
             ]
-        if end.is_stopped and end.cause in WITHOUT_FAULT and end.spec is not None and not case.spared:
+        is_spared = end.cause is Cause.KILLED or (end.is_stopped and end.cause in WITHOUT_FAULT)
+        if is_spared and end.spec is not None and not case.spared:
             # Neither the task nor its worker is at fault: the lease does not count.
             case.spared = self._source.give_back(self._source.held_by(end.worker, end.spec), end.notice)
         case.released = [*case.spared, *self._source.release_held_by(end.worker, end.notice)]

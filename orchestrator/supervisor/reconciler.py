@@ -29,6 +29,7 @@ from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFa
 from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
+from orchestrator.supervisor.requests.worker_request_runner import WorkerRequestRunner
 
 log = structlog.get_logger()
 
@@ -87,6 +88,7 @@ class Reconciler:
             forks=runtime.forks,
             pools=self.pools,
         )
+        self._worker_requests = WorkerRequestRunner(files, self._executor, clock)
         self._applications = ApplicationChecks(runtime, launch=launch, clock=clock, on_schedules=on_schedules)
         self._measured_at = AT_ONCE
 
@@ -243,6 +245,10 @@ class Reconciler:
             for pool in self.pools.values()
             if pool.spec and not pool.fleet.alive and pool.sample is not None and not pool.sample.ready
         ]
+
+    def heed_worker_requests(self) -> None:
+        """Drain, kill and replace the workers that operators have ordered to."""
+        self._worker_requests.run(self.pools)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 

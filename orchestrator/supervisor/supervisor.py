@@ -251,6 +251,7 @@ class Supervisor:
         self._reload_handler.reload_if_due()
         while self._arrived:
             self._reconciler.arrived(self._arrived.popleft())
+        self._reconciler.heed_worker_requests()
         if self._phase == "leading":
             if self._ticks is not None:
                 self._ticks.run(now=self._clock.monotonic())

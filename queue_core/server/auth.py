@@ -66,9 +66,11 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "add-ticks": ADMINISTER,
         "run": ADD | Role.OPERATOR,
         "operate": OPERATE,
+        "kill": ADMINISTER,
     }
 )
-"""The roles that allow a verb; one of them is enough. `operate` is of a supervisor: scale, drain, reload."""
+"""The roles that allow a verb; one of them is enough. `operate` and `kill` are of a supervisor:
+scale, drain, reload; and to end a worker."""
 
 
 @dataclass(frozen=True, slots=True)

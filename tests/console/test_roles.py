@@ -7,11 +7,12 @@ from urllib.parse import urljoin
 
 import pytest
 
+from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
 from queue_core.console.pages import ACTIONS
 from queue_core.server.options import Role
 from tests.console.addresses import address_of, addresses
 from tests.console.asking import ask, logged_in
-from tests.console.stage import DEAD_TASK, ODD_QUEUE, POOL, QUEUE, ConsoleStage, a_console
+from tests.console.stage import DEAD_TASK, ODD_QUEUE, POOL, QUEUE, WORKER, ConsoleStage, a_console
 from tests.console.texts import FOREIGN
 
 OPERATE = Role.OPERATOR | Role.ADMIN
@@ -30,6 +31,9 @@ MAY: Mapping[str, Role] = {
     "/pools/{pool}/unscale": OPERATE,
     "/pools/{pool}/pause": OPERATE,
     "/pools/{pool}/resume": OPERATE,
+    "/pools/{pool}/replace": OPERATE,
+    "/workers/{worker:path}/drain": OPERATE,
+    "/workers/{worker:path}/kill": Role.ADMIN,
     "/schedules/{schedule:path}/run": OPERATE | Role.PRODUCER | Role.WORKER,
     "/schedules/{schedule:path}/pause": OPERATE,
     "/schedules/{schedule:path}/resume": OPERATE,
@@ -77,6 +81,7 @@ def test_a_lesser_role_is_refused_by_the_api(stage: ConsoleStage, path: str) -> 
     assert [task.name for task in queue.peek(names=[DEAD_TASK]).tasks] == [DEAD_TASK]
     assert not stage.files.is_drained()
     assert stage.files.read_overrides() == {}
+    assert stage.files.read_worker_requests() == NO_WORKER_REQUESTS
 
 
 def test_all_that_match_are_deleted_by_administrators_only(stage: ConsoleStage) -> None:
@@ -143,3 +148,22 @@ def test_orders_are_done_and_told_on_the_page(stage: ConsoleStage) -> None:
     page = ask(stage, "queues", cookie=f"{session}; {answer.cookie}")
     assert "7 of 7 dead tasks of ValueError in mail are ready again." in page.text
     assert stage.queues.queue(QUEUE).stats().dead == 0
+
+
+def test_an_order_about_a_worker_is_confirmed_with_what_it_holds(stage: ConsoleStage) -> None:
+    session, here = logged_in(stage, Role.ADMIN), f"workers/{WORKER}"
+    page = ask(stage, here, cookie=session).text
+    drain, kill = (page.index(f"{verb} {WORKER}…") for verb in ("Drain", "Kill"))
+    for at in (drain, kill):
+        assert "It holds 1 task" in page[at : at + 300]
+    assert "runs again at once" in page[kill : kill + 400]
+    answer = ask(stage, f"{here}/kill", {"back": here}, cookie=session)
+    assert answer.status == 303
+    page = ask(stage, here, cookie=f"{session}; {answer.cookie}").text
+    assert f"Worker {WORKER}: it is killed; its task runs again at once, and the lease does not count." in page
+    order = stage.files.read_worker_requests().workers[WORKER]
+    assert (order.verb, order.by) == ("kill", "a caller of role admin")
+    answer = ask(stage, f"pools/{POOL}/replace", {"back": f"pools/{POOL}"}, cookie=session)
+    page = ask(stage, f"pools/{POOL}", cookie=f"{session}; {answer.cookie}").text
+    assert "2 workers are replaced, new before old; none is cut." in page
+    assert POOL in stage.files.read_worker_requests().pools

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias, cast
 from urllib.parse import quote, urlsplit
 
-Kind: TypeAlias = Literal["queues", "pools", "dead workers", "tasks", "tags", "pools and workers", "pools and tasks"]
+Kind: TypeAlias = Literal[
+    "queues", "pools", "workers", "dead workers", "tasks", "tags", "pools and workers", "pools and tasks"
+]
 Json: TypeAlias = dict[str, object]
 
 LOOK_SECONDS: Final = 0.25
@@ -141,6 +143,8 @@ def _looks(server: NamingServer, kind: Kind, words: Sequence[str]) -> Iterator[C
     match kind:
         case "queues":
             yield server.queues
+        case "workers":
+            yield server.workers
         case "dead workers":
             yield server.dead_workers
         case "tasks" | "tags":

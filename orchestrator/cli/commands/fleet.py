@@ -7,10 +7,15 @@ import click
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source, json_times
+from orchestrator.cli.project_file import load_project
+from orchestrator.cli.supervisor_calls import supervisor_at, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import figures_of
+from orchestrator.json_fields import list_in, mappings_of, text_in
+from orchestrator.runtimes.running_stack import StackRequests, worker_in
+from orchestrator.settings_file import state_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -18,6 +23,7 @@ from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions
 from queue_core.config.messages import did_you_mean
+from queue_core.process.terminal import clean
 from queue_core.process.wording import shown_seconds
 
 Json: TypeAlias = dict[str, object]
@@ -91,24 +97,37 @@ def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[Targe
     examples=(
         "towline workers",
         "towline workers --deaths 20",
+        "towline workers --stack resize-7f3k2q",
         "towline workers --json",
         "kill -9 $(towline workers --pids)",
     ),
 )
 @click.option("--deaths", default=5, show_default=True, type=click.IntRange(0, 1000), help="Recent deaths to show.")
 @click.option("--pids", "pids_only", is_flag=True, help="Print only the ids of their processes, one a line.")
+@click.option("--stack", metavar="WORKER", help="Show where the threads of this worker are now, and nothing else.")
 @host_option
 @target_options
-def workers(deaths: int, pids_only: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
+def workers(
+    deaths: int,
+    stack: str | None,
+    pids_only: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+    **where: Unpack[TargetOptions],
+) -> int:
     """List the workers with what each does now, tasks done and memory; and the latest deaths with their cause.
 
     A worker is starting until it first asks for a task, then leasing (a call of it waits for a task), busy (FOR counts
     since it leased the task), or idle; finishing once it was asked to end. The memory of a forked worker is its own
     part, without what it shares with its pool's template. Pools whose workers can't be forked safely are named below,
     with the reason. --url shows the workers of a supervisor elsewhere. --pids leaves out workers in containers.
+
+    --stack asks a worker that is a process of an `app:` for files, lines and functions, never for values: what does its
+    handler wait for? It also writes that into its output. Exit code 69: that can't be had.
     """
-    if pids_only and as_json:
-        raise click.UsageError("--pids and --json exclude each other: --json has the `pid` of each worker")
+    if pids_only and (as_json or stack is not None):
+        raise click.UsageError("--pids goes with neither --json, which has the `pid` of each worker, nor --stack")
+    if stack is not None:
+        return _print_stack(stack, where, as_json=as_json)
     with FleetReader(fleet_source(**where)) as reader:
         shown = reader.read(deaths=deaths)
     if pids_only:
@@ -136,6 +155,35 @@ def workers(deaths: int, pids_only: bool, as_json: bool, **where: Unpack[TargetO
             print_info(f"{pool}: {record.sentence}")
     _print_sentences(shown)
     return exits.OK
+
+
+def _print_stack(worker: str, where: TargetOptions, *, as_json: bool) -> int:
+    """Print where a worker's threads are."""
+    if where["store"] is not None:
+        raise click.UsageError("--store does not go with --stack: the supervisor is named by --url, or by -f")
+    url = supervisor_url(where["url"], where["file"])
+    if url is None:
+        files = state_of(load_project(where["file"]))
+        snapshot = files.read_snapshot() or {}
+        known = worker_in(snapshot, worker)
+        if known is None:
+            names = [text_in(one, "worker") for one in mappings_of(snapshot.get("workers"))]
+            message = f"there is no worker '{worker}'{did_you_mean(worker, names)}"
+            raise CommandError(message, code=exits.NO_INPUT, where=str(files.path), fix="`towline workers` lists them")
+        found = StackRequests(files, SystemMonotonicClock()).stack_of(*known)
+        lines, why = [clean(line) for line in found.lines], found.why
+    else:
+        with supervisor_at(url, where["token_file"]) as supervisor:
+            told = supervisor.get("workers", worker, "stack")
+        lines, why = [str(line) for line in list_in(told, "lines")], text_in(told, "why")
+    if as_json:
+        print_json({"worker": worker, "lines": lines, "why": why})
+    elif lines:
+        for line in lines:
+            click.echo(line)
+    if why and not as_json:
+        raise CommandError(f"no stack of {worker}: {why}", code=exits.UNAVAILABLE)
+    return exits.UNAVAILABLE if why else exits.OK
 
 
 def _instant(text: str) -> TypedInstant | None:

@@ -100,7 +100,7 @@ def scale(
         body = {"workers": size, "seconds": seconds, "force": force}
         return _changed_at(url, pool, "scale", body, token_file=where["token_file"], as_json=as_json)
     project = load_project(where["file"])
-    spec = _pool(project, pool)
+    spec = pool_in(project, pool)
     size, now = None if workers is None else _size(workers, spec, force=force), moment()
     return _changed(project, spec, lambda before: with_size(before, size, seconds=seconds, now=now), as_json=as_json)
 
@@ -171,7 +171,7 @@ def finish_by(pool: str, instant: TypedInstant | None, *, where: TargetOptions, 
 def change_overrides(pool: str, change: Callable[[Overrides], Overrides], *, file: Path | None, as_json: bool) -> int:
     """Change the overrides of a pool and print those in force. Raises `CommandError`."""
     project = load_project(file)
-    return _changed(project, _pool(project, pool), change, as_json=as_json)
+    return _changed(project, pool_in(project, pool), change, as_json=as_json)
 
 
 def _supervisor(where: TargetOptions) -> str | None:
@@ -194,7 +194,8 @@ def _changed_at(
     return exits.OK
 
 
-def _pool(project: Project, name: str) -> PoolSpec:
+def pool_in(project: Project, name: str) -> PoolSpec:
+    """Return a pool of the settings file. Raises `CommandError` where there is none of this name."""
     if name not in project.pools:
         meant = did_you_mean(name, project.pools)
         known = ", ".join(project.pools) or "none"

@@ -28,7 +28,14 @@ PAGES: tuple[ConsolePage, ...] = (
     *events.PAGES,
     *hosts.PAGES,
 )
-ACTIONS: dict[str, Act] = {**fleet.ACTIONS, **queues.ACTIONS, **tasks.ACTIONS, **pools.ACTIONS, **schedules.ACTIONS}
+ACTIONS: dict[str, Act] = {
+    **fleet.ACTIONS,
+    **queues.ACTIONS,
+    **tasks.ACTIONS,
+    **pools.ACTIONS,
+    **workers.ACTIONS,
+    **schedules.ACTIONS,
+}
 FILES: dict[str, Give] = tasks.FILES
 MENU: tuple[tuple[str, str, str, str], ...] = (
     ("fleet", "Fleet", "", ""),

@@ -10,6 +10,7 @@ from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
+from queue_core.process.wording import counted
 
 DECISIONS_SHOWN: Final = 200
 _SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,9})?")
@@ -49,6 +50,7 @@ async def pool(call: PageCall) -> Mapping[str, object]:
         "decisions": decisions,
         "points": _points(decisions, decision, call.now_seconds),
         "workers": workers["workers"],
+        "held": _held(cast("list[Json]", workers["workers"])),
         "orders": overridden,
         "age_seconds": None if decision is None or at else max(0.0, call.now_seconds - _seconds(decision["at"])),
         "same": (
@@ -74,6 +76,12 @@ async def _overrides(call: PageCall, path: str) -> list[str]:
     except ApiProblemError:
         return []
     return [str(one) for one in cast("list[object]", found["sentences"])]
+
+
+def _held(workers: Sequence[Json]) -> str:
+    """Return how many tasks the workers hold, as a sentence."""
+    count = sum(cast("int", one.get("holding") or 0) for one in workers)
+    return f"{'They hold' if len(workers) > 1 else 'It holds'} {counted(count, 'task')} now." if count else ""
 
 
 def _points(decisions: Sequence[Json], decision: Json | None, now: float) -> list[tuple[float, object, object, object]]:
@@ -119,6 +127,12 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     return await _order(call, "resume", {})
 
 
+async def replace(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Replace all workers that the pool has now."""
+    done = await call.post(f"/v1/pools/{quoted(call.path['pool'])}/replace")
+    return f"Pool {call.path['pool']}: {done['sentence']}."
+
+
 async def _order(call: PageCall, order: str, body: Json) -> str:
     name = call.path["pool"]
     done = await call.post(f"/v1/pools/{quoted(name)}/{order}", body)
@@ -133,4 +147,5 @@ ACTIONS: Final[dict[str, Act]] = {
     f"{_OF_POOL}/unscale": unscale,
     f"{_OF_POOL}/pause": pause,
     f"{_OF_POOL}/resume": resume,
+    f"{_OF_POOL}/replace": replace,
 }

@@ -6,11 +6,16 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
-from queue_core.console.pages.page import ConsolePage
+from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
+from queue_core.process.wording import counted, shown_seconds
 
 LINES_SHOWN: Final = 100
 DEATHS_ON_A_PAGE: Final = 50
+TASKS_NAMED: Final = 5
+_EXTERNAL: Final = "external:"
+"""The beginning of the `ref` of a worker that another system starts and ends."""
 
 
 async def all_workers(call: PageCall) -> Mapping[str, object]:
@@ -33,10 +38,47 @@ async def worker(call: PageCall) -> Mapping[str, object]:
         if problem.status != 404:
             raise
         certificate = await call.get(f"/v1/deaths/{quoted(name)}")
-        return {"name": name, "worker": None, "death": certificate["death"], "log": await log, "queue": ""}
+        shown = {"worker": None, "death": certificate["death"], "queue": "", "is_ours": False, "holds": ""}
+        return {"name": name, "log": await log, **shown}
     queues = cast("Json", found["settings"] or {}).get("queues")
     queue = queues[0] if isinstance(queues, list) and len(queues) == 1 else ""
-    return {"name": name, "worker": found["worker"], "death": None, "log": await log, "queue": queue}
+    running = cast("Json", found["worker"])
+    return {
+        "name": name,
+        "worker": running,
+        "death": None,
+        "log": await log,
+        "queue": queue,
+        "is_ours": not str(running.get("ref")).startswith(_EXTERNAL),
+        "holds": what_it_holds(running),
+    }
+
+
+def what_it_holds(worker: Json) -> str:
+    """Return which tasks a worker holds, and for how long, as a sentence."""
+    count, tasks = cast("int", worker.get("holding") or 0), cast("list[Json]", worker.get("tasks") or [])
+    if not count:
+        return "It holds no task."
+    named = [f"{one['task']}, for {shown_seconds(cast('float', one['held_seconds']))}" for one in tasks[:TASKS_NAMED]]
+    more = count - len(named)
+    beyond = [f"{more:,} more"] if named and more > 0 else []
+    return f"It holds {counted(count, 'task')}{': ' if named else ''}{'; '.join([*named, *beyond])}."
+
+
+async def drain(call: PageCall, _form: Mapping[str, str]) -> str:
+    """Let the worker finish what it holds, and end."""
+    return await _order(call, "drain")
+
+
+async def kill(call: PageCall, _form: Mapping[str, str]) -> str:
+    """End the worker now."""
+    return await _order(call, "kill")
+
+
+async def _order(call: PageCall, order: str) -> str:
+    name = call.path["worker"]
+    done = await call.post(f"/v1/workers/{quoted(name)}/{order}")
+    return f"Worker {name}: {done['sentence']}."
 
 
 async def _log(call: PageCall, path: str) -> Json | None:
@@ -45,6 +87,14 @@ async def _log(call: PageCall, path: str) -> Json | None:
         return await call.get(f"{path}/log", query=[("tail", str(LINES_SHOWN))])
     except ApiProblemError:
         return None
+
+
+async def stack(call: PageCall) -> Mapping[str, object]:
+    """Return where a worker's threads are now; each look asks the worker."""
+    name = call.path["worker"]
+    path = f"/v1/workers/{quoted(name)}/stack"
+    same = (("command line", towline("workers", "--stack", name)), ("curl", curl("GET", path)))
+    return {"name": name, "stack": await call.get(path), "same": same}
 
 
 async def deaths(call: PageCall) -> Mapping[str, object]:
@@ -57,6 +107,10 @@ async def deaths(call: PageCall) -> Mapping[str, object]:
 
 PAGES: Final = (
     ConsolePage("/workers", "Workers", "workers", "workers.html", all_workers, needs="/v1/workers"),
+    ConsolePage(
+        "/workers/{worker:path}/stack", "Stack", "workers", "stack.html", stack, is_live=False, needs="/v1/workers"
+    ),
     ConsolePage("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
     ConsolePage("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
 )
+ACTIONS: Final[dict[str, Act]] = {"/workers/{worker:path}/drain": drain, "/workers/{worker:path}/kill": kill}

@@ -1,6 +1,7 @@
 """Every command about a supervisor, by its `--url`, from a folder without settings: against one real `towline up`."""
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from tests.support.commands import CommandResult, Commands, program_environment
 from tests.support.eventually import eventually
 
 Json = dict[str, object]
-SECRETS: Final = {"viewer": "viewer-secret-0123456789", "operator": "operator-secret-0123456789"}
+SECRETS: Final = {role: f"{role}-secret-0123456789" for role in ("viewer", "operator", "admin")}
 SETTINGS: Final = """\
 store: sqlite:///queue.db
 server:
@@ -34,6 +35,7 @@ pools:
 """
 TASKS: Final = """\
 import os
+import time
 from queue_core.worker.app import App
 app = App()
 @app.task(queue="thumbs")
@@ -42,6 +44,10 @@ def resize(task):
 @app.task(queue="thumbs", tag="crash")
 def crash(task):
     os.kill(os.getpid(), 9)
+@app.task(queue="thumbs", tag="hang")
+def hang(task):
+    while not os.path.exists("go"):
+        time.sleep(0.02)
 """
 
 
@@ -131,6 +137,8 @@ def viewer(towline: Commands, up: RunningUp) -> Caller:
         ("drain",),
         ("undrain",),
         ("reload",),
+        ("drain", "resize-abcdef"),
+        ("replace", "resize"),
     ],
     ids=" ".join,
 )
@@ -249,6 +257,59 @@ def test_a_host_is_drained_until_no_worker_is_left_and_has_workers_again(operato
     told = operator("undrain", "--json")
     assert cast("Json", told.json)["drained"] is False
     assert not up.files.is_drained()
+
+
+def test_a_worker_that_hangs_is_killed_by_name_and_its_task_runs_again(up: RunningUp, towline: Commands) -> None:
+    operator, admin = (Caller(towline, up, role) for role in ("operator", "admin"))
+    queues = open_queues(up.url, token=SECRETS["admin"])
+    queue = queues.queue("thumbs")
+    queue.add([NewTask(b"x", name="hang-1", tag="hang")])
+    name = eventually(lambda: _holder(admin, "hang-1"), seconds=30)
+    told = Caller(towline, up, "viewer")("workers", "--stack", name)
+    assert (told.code, bool(re.search(r'tasks.py", line 1[34] in hang', told.out))) == (0, True), told.out
+    assert Caller(towline, up, "viewer")("workers", "--stack", "resize").code == 66
+    refused = operator("kill", name)
+    assert (refused.code, "of one of these roles: admin" in " ".join(refused.err.split())) == (77, True)
+    told = admin("kill", name, "--wait", "20s")
+    assert told.code == 0
+    assert "its task runs again at once" in " ".join(told.out.split())
+    assert told.out.endswith(f"{name} is gone\n")
+    (death,) = [one for one in up.files.read_deaths(limit=100) if one["worker"] == name]
+    assert (death["cause"], death["detail"]) == ("killed", "killed by a caller of role admin")
+    assert "killed by a caller of role admin" in admin("why-died", name).out
+    again = eventually(lambda: _holder(admin, "hang-1"), seconds=30)
+    assert queue.peek(names=["hang-1"]).tasks[0].leases == 1, "the lease of the killed worker does not count"
+    told = operator("drain", again, "--json")
+    assert cast("Json", told.json)["holds"] == 1
+    assert _state_of(admin, again) in {"busy", "draining"}, "it finishes what it holds"
+    (up.folder / "go").touch()
+    eventually(lambda: again not in {one["worker"] for one in _workers(admin)}, seconds=30)
+    assert not queue.peek(names=["hang-1"]).tasks
+    queues.close()
+
+
+def test_all_workers_of_a_pool_are_replaced(operator: Caller, up: RunningUp) -> None:
+    before = eventually(lambda: {str(one["worker"]) for one in _workers(operator)}, seconds=30)
+    told = operator("replace", "resize")
+    assert (told.code, "replaced, new before old; none is cut" in " ".join(told.out.split())) == (0, True)
+    eventually(lambda: (now := {str(one["worker"]) for one in _workers(operator)}) and not now & before, seconds=30)
+    assert up.logged("pool.replaced")[-1]["by"] == "ops@example.com"
+    told = operator("replace", "resise")
+    assert (told.code, "did you mean 'resize'" in told.err) == (66, True)
+
+
+def _workers(caller: Caller) -> list[Json]:
+    return cast("dict[str, list[Json]]", caller("workers", "--json").json)["workers"]
+
+
+def _holder(caller: Caller, task: str) -> str:
+    """Return the worker that holds a task; "" while none does."""
+    held = {str(task["task"]): one for one in _workers(caller) for task in cast("list[Json]", one.get("tasks") or [])}
+    return str(held[task]["worker"]) if task in held else ""
+
+
+def _state_of(caller: Caller, worker: str) -> object:
+    return next((one["state"] for one in _workers(caller) if one["worker"] == worker), None)
 
 
 def test_a_token_that_is_missing_is_asked_for(towline: Commands, up: RunningUp) -> None:

@@ -42,7 +42,7 @@ THE_COMMANDS = (
         "lease",
         "renew",
     ),
-    *("simulate", "backtest", "reload", "drain", "undrain"),
+    *("simulate", "backtest", "reload", "drain", "undrain", "kill", "replace"),
     *(
         "release",
         "delete",

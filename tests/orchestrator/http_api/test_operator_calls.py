@@ -1,6 +1,5 @@
 """Orders over HTTP: written where the supervisor reads them, by whom may give them only, and told in its log."""
 
-import json
 import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -12,18 +11,16 @@ from structlog.testing import capture_logs
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
-from orchestrator.config.overrides import NO_OVERRIDES, Moment, Overrides
+from orchestrator.config.overrides import NO_OVERRIDES
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
-from orchestrator.supervisor.view import Phase
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import Role, ServeOptions
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
+from tests.support.fleet.order_desk import SECRETS, OrderDesk
 
 Json = dict[str, object]
-SECRETS: Final = {role: f"{role.name}-secret-0123456789" for role in Role}
 HOST: Final = socket.gethostname()
 ORDERS: Final[dict[str, Json]] = {
     "/v1/pools/resize/scale": {"workers": 3},
@@ -36,49 +33,15 @@ ORDERS: Final[dict[str, Json]] = {
 }
 
 
-class Desk:
-    """A supervisor's listener with a token for each role, and its state directory."""
-
-    def __init__(self, folder: Path, *, phase: Phase = "leading") -> None:
-        self.files = StateDir(folder / "state")
-        self.files.path.mkdir()
-        pool = a_running_pool(a_pool(most=8, schedule=[{"cron": "0 9 * * *", "for": "1h", "workers": {"max": 20}}]))
-        heartbeat, self.clock = a_heartbeat(a_view(pool, phase=phase))
-        tokens = (
-            *(AccessToken(role, secret) for role, secret in SECRETS.items()),
-            AccessToken(Role.OPERATOR, "ops-secret-0123456789", "ops@example.com"),
-        )
-        self.listener = FleetListener(
-            ServeOptions(port=0, tokens=tokens), fleet_paths(heartbeat, self.clock, files=self.files)
-        )
-        self.listener.start()
-
-    def order(self, path: str, body: Json, *, secret: str = SECRETS[Role.OPERATOR]) -> tuple[int, Json]:
-        return self.ask("POST", path, body, secret=secret)
-
-    def ask(self, method: str, path: str, body: Json | None, *, secret: str) -> tuple[int, Json]:
-        connection = HTTPConnection(self.listener.url.removeprefix("http://"), timeout=10)
-        headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
-        connection.request(method, path, None if body is None else json.dumps(body), headers)
-        answer = connection.getresponse()
-        found = json.loads(answer.read())
-        connection.close()
-        return answer.status, found
-
-    def overrides(self) -> Overrides:
-        now = Moment(self.clock.wall_seconds(), self.clock.monotonic(), boot())
-        return self.files.read_overrides().get("resize", NO_OVERRIDES).in_force(now)
-
-
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    desk = Desk(tmp_path)
+def desk(tmp_path: Path) -> Iterator[OrderDesk]:
+    desk = OrderDesk(tmp_path)
     yield desk
     desk.listener.stop()
 
 
 @pytest.mark.parametrize("path", ORDERS)
-def test_an_order_needs_an_operator_or_an_admin_and_nothing_less(desk: Desk, path: str) -> None:
+def test_an_order_needs_an_operator_or_an_admin_and_nothing_less(desk: OrderDesk, path: str) -> None:
     with desk.files.locked():
         for role in set(Role) - {Role.OPERATOR, Role.ADMIN}:
             code, told = desk.order(path, ORDERS[path], secret=SECRETS[role])
@@ -90,7 +53,7 @@ def test_an_order_needs_an_operator_or_an_admin_and_nothing_less(desk: Desk, pat
             assert desk.order(path, ORDERS[path], secret=SECRETS[role])[0] == 200, role
 
 
-def test_a_pool_is_scaled_for_a_while_and_the_log_says_by_whom(desk: Desk) -> None:
+def test_a_pool_is_scaled_for_a_while_and_the_log_says_by_whom(desk: OrderDesk) -> None:
     with capture_logs() as logged:
         code, told = desk.order(
             "/v1/pools/resize/scale", {"workers": 5, "seconds": 1800}, secret="ops-secret-0123456789"
@@ -106,7 +69,7 @@ def test_a_pool_is_scaled_for_a_while_and_the_log_says_by_whom(desk: Desk) -> No
     assert desk.overrides() == NO_OVERRIDES
 
 
-def test_a_size_beyond_max_is_refused_unless_forced(desk: Desk) -> None:
+def test_a_size_beyond_max_is_refused_unless_forced(desk: OrderDesk) -> None:
     code, told = desk.order("/v1/pools/resize/scale", {"workers": 21})
     assert code == 422
     assert "21 workers are more than max 20 of pool resize" in str(told["detail"]), "a window of its schedule allows 20"
@@ -116,7 +79,7 @@ def test_a_size_beyond_max_is_refused_unless_forced(desk: Desk) -> None:
     assert desk.order("/v1/pools/resize/scale", {})[0] == 422
 
 
-def test_orders_are_kept_beside_each_other_and_taken_back(desk: Desk) -> None:
+def test_orders_are_kept_beside_each_other_and_taken_back(desk: OrderDesk) -> None:
     desk.order("/v1/pools/resize/scale", {"workers": 2})
     _, told = desk.order("/v1/pools/resize/pause", {"changes": "down"})
     assert told["sentences"] == ["scaled to 2 by hand, for 1 h more", "changes down are paused"]
@@ -129,14 +92,14 @@ def test_orders_are_kept_beside_each_other_and_taken_back(desk: Desk) -> None:
     assert desk.order("/v1/pools/resize/resume", {})[1]["orders"] == {}
 
 
-def test_a_pool_that_is_not_there_takes_no_order(desk: Desk) -> None:
+def test_a_pool_that_is_not_there_takes_no_order(desk: OrderDesk) -> None:
     code, told = desk.order("/v1/pools/resise/pause", {})
     assert code == 404
     assert "did you mean 'resize'" in str(told["detail"])
 
 
 def test_a_supervisor_that_stands_by_takes_no_order_for_a_pool(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, phase="standby")
+    desk = OrderDesk(tmp_path, phase="standby")
     try:
         code, told = desk.order("/v1/pools/resize/pause", {})
     finally:
@@ -145,7 +108,7 @@ def test_a_supervisor_that_stands_by_takes_no_order_for_a_pool(tmp_path: Path) -
     assert "the one that leads" in str(told["detail"])
 
 
-def test_a_host_is_drained_by_its_name_and_keeps_the_time_of_the_first_order(desk: Desk) -> None:
+def test_a_host_is_drained_by_its_name_and_keeps_the_time_of_the_first_order(desk: OrderDesk) -> None:
     code, told = desk.order(f"/v1/hosts/{HOST}/drain", {})
     assert (code, told["host"], told["drained"], told["workers"]) == (200, HOST, True, 0)
     desk.clock.advance(60)
@@ -158,7 +121,7 @@ def test_a_host_is_drained_by_its_name_and_keeps_the_time_of_the_first_order(des
     assert f"this supervisor runs on {HOST}, not on elsewhere" in str(told["detail"])
 
 
-def test_a_reload_is_asked_for_once_and_answered_to_all(desk: Desk) -> None:
+def test_a_reload_is_asked_for_once_and_answered_to_all(desk: OrderDesk) -> None:
     assert desk.order("/v1/supervisor/reload", {})[0] == 503, "no supervisor is alive"
     desk.clock.set_wall(desk.files.path.stat().st_mtime - desk.clock.wall_seconds())
     with desk.files.locked():
@@ -180,7 +143,7 @@ def test_a_reload_is_asked_for_once_and_answered_to_all(desk: Desk) -> None:
         assert (told["answered"], told["reloaded"], told["mistakes"]) == (True, False, ["towline.yaml:3: no"])
 
 
-def test_a_state_directory_that_cannot_be_written_says_so(desk: Desk) -> None:
+def test_a_state_directory_that_cannot_be_written_says_so(desk: OrderDesk) -> None:
     (desk.files.path / "orders.lock").mkdir()
     code, told = desk.order("/v1/pools/resize/pause", {})
     assert code == 507

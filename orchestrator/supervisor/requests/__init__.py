@@ -1,0 +1,1 @@
+"""Operators' orders that a supervisor carries out once, unlike overrides, which last."""
