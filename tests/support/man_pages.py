@@ -1,4 +1,4 @@
-"""Write `man/` from the command line's own help: `python3 -m tests.support.man_pages`, after a command has changed.
+"""Write `docs/man/` from the command line's own help: `python3 -m tests.support.man_pages`, after a command has changed.
 
 `towline.1` lists the commands by section, `towline-add.1` is the page of `towline add`. The wheel brings them as
 `share/man/man1`, where `man` finds them beside the environment's `bin`.
@@ -17,7 +17,7 @@ from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command, CommandEntry, LazyGroup
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-FOLDER: Final = ROOT / "man"
+FOLDER: Final = ROOT / "docs" / "man"
 RAW: Final = "\b"
 """The line before a paragraph of which each line begins a line of the page."""
 _ESCAPES: Final = str.maketrans(

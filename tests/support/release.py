@@ -137,7 +137,7 @@ def other_versions(version: str) -> Iterator[str]:
 def check_generated(_: Release) -> None:
     """Raise `ReleaseError` with the command that makes what is out of date."""
     if man_pages.pages() != {path.name: path.read_text() for path in man_pages.FOLDER.iterdir()}:
-        raise ReleaseError("man/ is out of date: run python3 -m tests.support.man_pages")
+        raise ReleaseError("docs/man/ is out of date: run python3 -m tests.support.man_pages")
     if not LISTED.read_text().startswith(requirement_lists.head()):
         raise ReleaseError("requirements/ is out of date: run python3 -m tests.support.requirement_lists")
 

@@ -38,7 +38,7 @@ def test_every_module_and_data_file_of_the_packages_is_in_the_wheel(packages: Bu
     for package in ("queue_core", "orchestrator"):
         files = (path for path in (ROOT / package).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
         assert {str(path.relative_to(ROOT)) for path in files} <= names
-    pages = {path.name for path in (ROOT / "man").iterdir()}
+    pages = {path.name for path in (ROOT / "docs" / "man").iterdir()}
     assert pages == {Path(name).name for name in names if "/share/man/man1/" in name}
 
 
