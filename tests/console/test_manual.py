@@ -1,4 +1,4 @@
-"""The manual at `/docs/`: types, caching and policy of its files, no way out of it, and a sentence where there is none."""
+"""The manual at `/docs/`: types, caching and policy of its files, no way out of it, a sentence where there is none."""
 
 import tarfile
 from collections.abc import Iterator

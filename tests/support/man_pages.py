@@ -1,4 +1,4 @@
-"""Write `docs/man/` from the command line's own help: `python3 -m tests.support.man_pages`, after a command has changed.
+"""Write `docs/man/` from the command line's own help: `python3 -m tests.support.man_pages`, when a command has changed.
 
 `towline.1` lists the commands by section, `towline-add.1` is the page of `towline add`. The wheel brings them as
 `share/man/man1`, where `man` finds them beside the environment's `bin`.
