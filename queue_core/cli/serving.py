@@ -18,7 +18,8 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.clock import SystemClock
 from queue_core.config.listen import GrpcSettings, ProxyLoginSettings, TlsSettings
-from queue_core.config.settings import Override, QueueFile, ServerSettings
+from queue_core.config.served_store import here, served_store
+from queue_core.config.settings import Override, QueueFile, ServerSettings, absolute_store
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
@@ -137,6 +138,7 @@ def serve_options(settings: QueueFile, directory: Path, *, listen: str | None = 
         allowed_hosts=server.hosts,
         tls=_tls(server.tls, directory),
         proxy=_proxy(server.auth),
+        serves=served_store(absolute_store(settings.store.url, directory), directory, host=here()).to_text(),
     )
 
 

@@ -18,7 +18,7 @@ from queue_core.cli.failure import CommandError, failure_of
 from queue_core.config.celery_names import shown_queue, store_names
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolute_sockets
 from queue_core.errors import InvalidQueueNameError, QueueError, QueueMovedError, UnknownQueueError
-from queue_core.http_api.probe import is_listening
+from queue_core.http_api.probe import is_listening, is_of_another_store
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
 from queue_core.worker.functions.target import DEFAULT_FILE
@@ -26,6 +26,8 @@ from queue_core.worker.settings import DEFAULT_URL
 
 SERVER_SCHEMES: Final = ("http", "https", "unix")
 MAX_SHOWN_QUEUES: Final = 10
+FREE_PORT: Final = 7890
+"""An example of a port that Towline's own defaults leave free."""
 _EXAMPLES: Final = {"server": "http://127.0.0.1:7878", "store": "postgresql://user@host/database"}
 _BEGINNINGS: Final = {"server": "http://, https:// or unix:", "store": "sqlite:///, postgresql:// or redis://"}
 
@@ -185,10 +187,20 @@ def _is_typed(option: str) -> bool:
 
 def _from_file(path: Path, token: str | None) -> Target:
     from queue_core.cli.settings_file import load_queue_file, store_url  # pydantic is slow to import
+    from queue_core.config.settings import absolute_store
 
     settings, directory = load_queue_file(path)
     server_url = settings.server.url(directory)
     if is_listening(server_url):
+        store = absolute_store(settings.store.url, directory)
+        if is_of_another_store(server_url, store=store, folder=directory):
+            raise CommandError(
+                f"another project's server answers at server.listen: its store is not {masked(store)}",
+                code=exits.BAD_CONFIG,
+                where=f"{server_url} (from {path})",
+                fix=f"give this file an address of its own (server: {{listen: 127.0.0.1:{FREE_PORT}}}), or stop that "
+                "server; --url calls it all the same",
+            )
         return Target(server_url, f"{path} (server.listen)", token, file=path)
     if settings.store.url == "memory:":
         raise CommandError(

@@ -104,6 +104,7 @@ class ServeOptions:
         proxy: the proxy that logs people in to the console; None: nobody is logged in so.
         console_writes: whether pages of the console may change anything.
         console_payloads: whether they show payloads to viewers; console_redact: what they mask in payloads.
+        serves: digests of the store, by which a client with a settings file knows that it is not its own.
         queues, storage_limit_bytes: those of the settings, which are created again in a store that was emptied.
     """
 
@@ -125,6 +126,7 @@ class ServeOptions:
     console_redact: tuple[str, ...] = ()
     tls: HttpTls | None = None
     proxy: ProxyLogin | None = None
+    serves: str = ""
 
     @property
     def is_local(self) -> bool:

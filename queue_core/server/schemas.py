@@ -585,6 +585,7 @@ class Health(TypedDict):
         Field(description="degraded: ready, and slower or larger than it should be; see `reasons`."),
     ]
     run: Annotated[str, Field(description="Another one after each start.")]
+    serves: Annotated[NotRequired[str], Field(description="Digests of its store, for clients with a settings file.")]
     reasons: Annotated[NotRequired[list[str]], Field(description="Why it is degraded, each with what ends it.")]
 
 

@@ -146,7 +146,8 @@ class ServerState:
 
     def health(self) -> Health:
         """Return the answer to a health probe."""
-        return {"status": "ok", "run": self.run}
+        health: Health = {"status": "ok", "run": self.run}
+        return {**health, "serves": self.options.serves} if self.options.serves else health
 
     async def read(self, operation: Operation[T]) -> T:
         """Run an operation that only reads, in a thread, so that no other call waits for it."""

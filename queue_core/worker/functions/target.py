@@ -56,7 +56,7 @@ def find_app_target(place: str | Path | None) -> AppTarget:
     if store := os.environ.get("TOWLINE_STORE"):
         return AppTarget(store, durability=_durability())
     path = place or (Path(DEFAULT_FILE).absolute() if Path(DEFAULT_FILE).is_file() else None)
-    from queue_core.http_api.probe import is_listening
+    from queue_core.http_api.probe import is_listening, is_of_another_store
 
     if path is None:
         if is_listening(DEFAULT_URL):
@@ -68,6 +68,12 @@ def find_app_target(place: str | Path | None) -> AppTarget:
     settings = _read(path)
     server = settings.server.url(path.parent)
     if is_listening(server):
+        store = _absolute_store(settings, path)
+        if is_of_another_store(server, store=store, folder=path.parent):
+            raise InvalidSettingError(
+                f"{path}: another project's server answers at server.listen ({server}): its store is not "
+                f"{masked(store)}; give this file an address of its own, or stop that server"
+            )
         return AppTarget(server, _token())
     if settings.store.url == "memory:":
         raise InvalidSettingError(f"the tasks of a memory: store live in its server, which does not answer at {server}")
@@ -88,14 +94,18 @@ def store_target(place: str | Path | None) -> AppTarget | None:
 
 
 def _store_of(settings: "QueueFile", path: Path) -> AppTarget:
-    from queue_core.config.settings import absolute_store
-
     store = settings.store
-    url = absolute_store(store.url, path.parent)
+    url = _absolute_store(settings, path)
     if store.password_env is not None or store.password_file is not None:
         password = _password(store.password_env, store.password_file, path)
         url = with_password(url, password)
     return AppTarget(url, durability=settings.durability, specs=tuple(settings.specs()))
+
+
+def _absolute_store(settings: "QueueFile", path: Path) -> str:
+    from queue_core.config.settings import absolute_store
+
+    return absolute_store(settings.store.url, path.parent)
 
 
 def _password(variable: str | None, file: str | None, path: Path) -> str:
