@@ -178,7 +178,8 @@ def main(arguments: Sequence[str]) -> int:
         print(f"no such tour: {unknown[0]}; there are {', '.join(TOURS)}", file=sys.stderr)
         return 2
     for name in names:
-        with tempfile.TemporaryDirectory() as folder:
+        # A daemon thread of what ran may still write there as the folder goes.
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             tour = TOURS[name](Path(folder))
         if "--json" in arguments:
             print(json.dumps({"tour": name, "files": list(tour.firsts), "changes": tour.changes}))
