@@ -20,8 +20,8 @@ _HELP: Final = """\
 Pull queues with worker fleets that size themselves.
 
 Producers add tasks; workers lease them by tag, process them and delete them. A supervisor starts and stops workers so
-that every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`: its server has the
-manual of this version, which begins with a tutorial, at /docs/.
+that every task is leased in time. Begin with `towline demo`, then `towline init` and `towline up`. The manual, with a
+tutorial, is at /docs/ of every server.
 """
 _FLEET: Final = {
     "up": CommandEntry("orchestrator.cli.commands.up", RUN, "run the queue server and the supervisor in one process"),

@@ -22,7 +22,7 @@ HOW_TO: Final[Mapping[str, str]] = {
         "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes "
         "cloud-run metrics monitoring opentelemetry simulation"
     ),
-    "Keep the store": "sqlite postgresql redis backups moving",
+    "Keep the store": "sqlite postgresql redis hosts backups moving",
     "Use Celery": "celery celery-pools celery-fleets",
 }
 """Groups of how-to pages, by file name; a page that is in none is listed under `OTHER`, after them."""
