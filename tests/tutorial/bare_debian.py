@@ -69,19 +69,8 @@ def bare_debian(*, index: Path) -> Iterator[BareDebian]:
         for name in ("upper", "work", "root"):
             (place / name).mkdir()
         _give(place / "upper", index)
-        command = [
-            "unshare",
-            "--mount",
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "sh",
-            "-c",
-            _HOLD,
-            "sh",
-            str(lower),
-            str(place),
-        ]
+        apart = ["unshare", "--mount", "--pid", "--fork", "--kill-child"]
+        command = [*apart, "sh", "-c", _HOLD, "sh", str(lower), str(place)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             assert running.stdout
             assert running.stderr
