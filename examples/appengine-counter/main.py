@@ -14,7 +14,7 @@ from queue_core import connect_appengine
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIEnvironment
 
-connect_appengine()
+connect_appengine("http://127.0.0.1:7878")
 
 
 def application(environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:

@@ -8,7 +8,7 @@ from google.appengine.runtime import apiproxy_errors
 
 from queue_core import connect_appengine
 
-connect_appengine()
+connect_appengine()  # to TOWLINE_URL, which the supervisor sets
 
 TABLE = "CREATE TABLE IF NOT EXISTS counters (name TEXT PRIMARY KEY, count INTEGER)"
 RAISE = "INSERT INTO counters VALUES (?1, ?2) ON CONFLICT (name) DO UPDATE SET count = count + ?2"

@@ -179,6 +179,19 @@ def find_target(*, url: str | None, store: str | None, token_file: Path | None, 
     )
 
 
+def find_server(*, url: str | None, store: str | None, token_file: Path | None, file: Path | None) -> Target:
+    """Return the target of a command that asks a server: see `find_target`.
+
+    Where TOWLINE_STORE names the store of a settings file, its server is the one at the file's address.
+    """
+    target = find_target(url=url, store=store, token_file=token_file, file=file)
+    path = file or Path(DEFAULT_FILE)
+    if target.origin != "TOWLINE_STORE" or not path.is_file():
+        return target
+    there = _from_file(path, bearer_token(token_file))
+    return there if there.is_server else target
+
+
 def _is_typed(option: str) -> bool:
     """Return whether the command line itself has this option, rather than the environment."""
     context = click.get_current_context(silent=True)

@@ -365,6 +365,8 @@ class LeaseClient:
         by_token = {done.task.lease.token: done.task for done in finished}
         for token in tokens:
             task = by_token[token]
+            if self._was_deleted(task):  # by its handler, with rows of its own in one transaction
+                continue
             self._lifecycle.log.warning(
                 events.LEASE_LOST,
                 task=task.name,
@@ -372,3 +374,14 @@ class LeaseClient:
                 lease_number=task.lease_number,
                 reason="ended before its deletion arrived",
             )
+
+    def _was_deleted(self, task: Task) -> bool:
+        """Return whether the task was deleted under this very lease; False where no history tells."""
+        try:
+            leases = self._queue.history(names=task.name, limit=1).leases
+        except QueueError:
+            return False
+        worker = self._lifecycle.settings.worker
+        return any(
+            (one.outcome, one.worker, one.lease_number) == ("deleted", worker, task.lease_number) for one in leases
+        )

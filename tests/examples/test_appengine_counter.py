@@ -14,7 +14,7 @@ def test_every_click_is_counted_and_many_at_once(tmp_path: Path) -> None:
     port = free_port()
     with a_copy_of("appengine-counter", tmp_path) as example, httpx.Client(base_url=f"http://127.0.0.1:{port}") as web:
         example.up()
-        example.start(sys.executable, "main.py", str(port), TOWLINE_URL=example.url)
+        example.start(sys.executable, "main.py", str(port))
         eventually(lambda: f"http://127.0.0.1:{port}/" in (example.folder / "log").read_text())
         eventually((example.folder / "counters.db").exists)
         for worker in example.worker_pids():

@@ -40,7 +40,7 @@ def test_another_host_goes_on_when_the_one_that_leads_is_killed(tmp_path: Path) 
         example.start(*command, TOWLINE_STATE_DIR=".towline-2", TOWLINE_LISTEN=listen)
         eventually(lambda: answers(f"http://{listen}/v1/supervisor/readyz"))
         eventually(lambda: leaders(f"http://{listen}") == [False, True])
-        assert answers(f"http://{listen}/")  # its console
+        assert answers(f"http://{listen}/console/")
         with example.queues() as queues:
             queues.queue("notes").add([NewTask(b"note", tag="note")] * 3)
             eventually(lambda: is_done(example, 3))

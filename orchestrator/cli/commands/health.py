@@ -19,7 +19,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import print_json, print_wrapped
-from queue_core.cli.target import Target, TargetOptions, find_target
+from queue_core.cli.target import Target, TargetOptions, find_server
 from queue_core.config.settings import ServerSettings
 from queue_core.http_api.probe import is_listening
 
@@ -51,7 +51,7 @@ def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     on, and schedules that get no task, as far as this token may see them; they don't change the exit code.
     """
     report: dict[str, object] = {"status": "ok"}
-    target = find_target(**where) if part != "supervisor" or where["url"] else None
+    target = find_server(**where) if part != "supervisor" or where["url"] else None
     if part != "supervisor":
         assert target is not None
         report |= server_health(target)

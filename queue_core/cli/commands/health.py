@@ -7,7 +7,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json
-from queue_core.cli.target import Target, TargetOptions, find_target
+from queue_core.cli.target import Target, TargetOptions, find_server
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries, read
@@ -20,7 +20,7 @@ NOT_FOUND = 404
 @target_options
 def health(as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
     """Check whether a server is ready: its store takes changes. Exit code 69 when it is not."""
-    answer = {"status": "ok", **server_health(find_target(**where))}
+    answer = {"status": "ok", **server_health(find_server(**where))}
     if as_json:
         print_json(answer)
     else:

@@ -192,3 +192,19 @@ def test_a_socket_that_is_not_there_is_told_by_its_path(towline: Commands) -> No
     assert told.code == 69
     assert "/nowhere/q.sock" in told.err
     assert "URL of a store" not in told.err
+
+
+def test_health_asks_the_server_of_the_folder_also_where_a_variable_names_its_store(
+    towline: Commands, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (towline.folder / "towline.yaml").write_text(f"{SETTINGS}server: {{listen: 'unix:q.sock'}}\n")
+    monkeypatch.setenv("TOWLINE_STORE", "sqlite:///other.db")
+    assert "no server answers" in towline("health").err
+    thread = ServerThread(MemoryStore(), options_of(f"unix:{towline.folder}/q.sock"))
+    thread.start()
+    try:
+        assert towline("health").code == 0
+        told = towline("health", "--store", "sqlite:///other.db")
+        assert (told.code, "no server answers" in told.err) == (69, True)
+    finally:
+        thread.stop()

@@ -111,6 +111,25 @@ def test_what_a_handler_returns_is_added_as_its_task_is_deleted(
 
 
 @both_kinds
+def test_a_handler_may_delete_its_task_itself_and_no_lease_counts_as_lost(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
+    queues, queue = store
+    app = App()
+
+    def handle(task: Task) -> None:
+        if task.text == "by hand":
+            queue.delete(task.lease, then=[NewTask(b"by its worker")])
+
+    app.task(queue="q")(plain_or_async(kind, handle))
+    queue.add(b"by hand")
+    with capture_logs() as logs:
+        with running_worker(app, queues.queue):
+            eventually(lambda: queue.stats().deleted_total == 2)
+        assert events.LEASE_LOST not in [entry["event"] for entry in logs]
+
+
+@both_kinds
 def test_a_batch_has_one_tag_and_at_most_its_size(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
     queues, queue = store
     app, batches = App(), []
