@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.support import release
 from tests.support.built_packages import ROOT, run_apart
@@ -69,6 +71,7 @@ def test_the_bill_names_every_locked_package_and_is_the_same_each_time(repositor
         release.write_bill(release.Release("9.9", "1735689600", folder))
         found.append((folder / "towline-9.9.cdx.json").read_text())
     assert found[0] == found[1]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(found[0]) is None
     bill = json.loads(found[0])
     assert bill["metadata"]["timestamp"] == "2025-01-01T00:00:00+00:00"
     names = {one["name"] for one in bill["components"]}
