@@ -1,6 +1,6 @@
 # Tasks of a developer. `run.py` does the work, and makes .venv when it is not there yet.
 .DEFAULT_GOAL := help
-.PHONY: help test lint demo docs reference tours faults bench tutorial
+.PHONY: help test lint demo docs reference tours faults bench tutorial release
 
 help: ## list these tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ /' | awk '{name = $$1; $$1 = ""; printf "%-8s %s\n", name, $$0}'
@@ -34,3 +34,6 @@ bench: ## measure, with the sections named in ARGS
 
 tutorial: ## type the tutorial on a bare Debian 12, and tell how long it took
 	.venv/bin/python -m tests.tutorial
+
+release: ## try a release: all but the tag and the upload
+	python3 run.py release --dry-run $(ARGS)

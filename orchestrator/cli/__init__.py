@@ -48,7 +48,7 @@ _FLEET: Final = {
         "orchestrator.cli.commands.overrides", TASKS, "grant leases on a queue again, or let a pool change its size"
     ),
     "export": CommandEntry(
-        "orchestrator.cli.commands.export", MOVE, "export tasks to a file, or pools to KEDA, compose or systemd"
+        "orchestrator.cli.commands.export", MOVE, "export tasks to a file, or pools to KEDA, Helm, Cloud Run, ..."
     ),
     "pools": CommandEntry("orchestrator.cli.commands.fleet", INSPECT, "list pools: workers, targets and backlog"),
     "workers": CommandEntry(

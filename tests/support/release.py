@@ -22,6 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+
 import run
 from tests.support import man_pages, requirement_lists
 from tests.support.built_packages import LISTED, BuiltPackages, NotBuiltError, built_packages, run_apart
@@ -193,12 +196,15 @@ def artifacts(release: Release) -> BuiltPackages:
 def write_bill(release: Release) -> None:
     """Write the bill of materials: the locked packages of a user's environment, as CycloneDX. Raises `ReleaseError`."""
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", "pyproject.toml"]
-    options = ["--output-reproducible", "--of", "JSON", str(LISTED)]
+    options = ["--output-reproducible", "--no-validate", "--of", "JSON", str(LISTED)]
     done = run_apart([*command, *options], folder=ROOT, SOURCE_DATE_EPOCH=release.epoch, PYTHONWARNINGS="ignore")
     if done.returncode:
         raise ReleaseError(f"cyclonedx-py: {done.stderr}")
     bill = whole(json.loads(done.stdout), direct_packages())
     text = json.dumps(bill, indent=2, sort_keys=True) + "\n"
+    flaw = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
+    if flaw is not None:
+        raise ReleaseError(f"the bill of materials is no CycloneDX: {flaw}")
     (release.folder / f"towline-{release.version}.cdx.json").write_text(text)
 
 
