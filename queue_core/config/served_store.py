@@ -1,6 +1,6 @@
-"""Whether the server at a settings file's address serves that file's store: two projects may keep the same address.
+"""Digests of the store that a server serves, by which a client with a settings file knows another project's server.
 
-Without this a command of one of them would change the queues of the other. Pure but for `here`.
+Two projects may keep the same address: a command of one of them would change the queues of the other.
 """
 
 import os
