@@ -243,7 +243,7 @@ def environment_of_reader(scratch: Path, folder: Path) -> dict[str, str]:
         "HOME": str(home),
         "TERM": "dumb",
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",  # else each process compiles for a second
         "PYTHONPATH": str(ROOT),
         MARK: str(folder),
     }
