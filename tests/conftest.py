@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import NOT_HERE
 from tests.support.commands import Commands
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine
 from tests.support.docker.engine import docker_engine as private_docker
@@ -84,3 +85,13 @@ def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return Commands(tmp_path, capsys)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the blocks of the manual that were not run, with their reasons; xdist's first process knows this file alone."""
+    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "nodeid")]
+    told = {text for report in reports for name, text in getattr(report, "user_properties", ()) if name == NOT_HERE}
+    if told:
+        terminalreporter.section(f"{NOT_HERE}: {len(told)} blocks")
+        for text in sorted(map(str, told)):
+            terminalreporter.write_line(text)

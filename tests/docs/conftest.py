@@ -1,4 +1,4 @@
-"""What the pages share: engines, commands that are imported already; and the list of what can't run here."""
+"""What the pages share: engines, and commands that are imported already."""
 
 import os
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs import NOT_HERE
 from tests.docs.addresses import Addresses, addresses_of
 from tests.docs.blocks import Page, read_page
 from tests.docs.runner import PageRun
@@ -19,7 +20,6 @@ from tests.support.rabbitmq import RabbitNode, rabbitmq
 from tests.support.stores.engine_process import EngineUnavailableError
 from tests.support.stores.shared_engines import SharedEngines
 
-NOT_HERE = "documentation that is not run here"
 CLONE = ("Makefile", "run.py", "deploy", "docs", "examples")
 """What a page of the repository finds around it."""
 WITH_ADDRESSES = (".py", ".yaml", ".toml", ".html")
@@ -114,13 +114,3 @@ def clone(folder: Path, addresses: Addresses) -> None:
                     path.write_text(addresses.replaced(path.read_text()))
         else:
             (folder / entry).symlink_to(ROOT / entry)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the blocks that were not run, each with its reason."""
-    reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "nodeid")]
-    told = {text for report in reports for name, text in getattr(report, "user_properties", ()) if name == NOT_HERE}
-    if told:
-        terminalreporter.section(f"{NOT_HERE}: {len(told)} blocks")
-        for text in sorted(map(str, told)):
-            terminalreporter.write_line(text)

@@ -1,6 +1,6 @@
 """Every code block and command of README, the manual and the examples does what its page says.
 
-Blocks are run as docs/README.md of the repository has it; `tests/docs/test_rules.py` shows that one that fails is told.
+CONTRIBUTING.md says how blocks are written; `tests/docs/test_rules.py` shows that one that fails is told.
 """
 
 import pytest
