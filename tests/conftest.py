@@ -88,7 +88,7 @@ def towline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the blocks of the manual that were not run, with their reasons; xdist's first process knows this file alone."""
+    """Print the blocks of the manual that were not run, and why. xdist's first process knows this file alone."""
     reports = [report for found in terminalreporter.stats.values() for report in found if hasattr(report, "nodeid")]
     told = {text for report in reports for name, text in getattr(report, "user_properties", ()) if name == NOT_HERE}
     if told:
