@@ -17,6 +17,7 @@ _STEERING: Final = re.compile(r"\s*<!-- run: (?P<order>.+?) *-->\s*")
 _TITLE: Final = re.compile(r'title="([^"]+)"')
 _EXITS: Final = re.compile(r"#[^'\"]*\bexits (\d+)\b")
 _HEREDOC: Final = re.compile(r"<<-?\s*(['\"]?)(\w+)\1")
+_SLEEPS: Final = re.compile(r"(?:^|[;&|]\s*)sleep\b")
 _IN_BACKGROUND: Final = re.compile(r"(?<![&>|])&\s*(?:#.*)?$")
 
 
@@ -191,6 +192,10 @@ def _has_open_quote(text: str) -> bool:
 
 
 def _command(line: int, text: str, shown: Sequence[str]) -> Command:
+    if _SLEEPS.search(text):
+        raise PageError(
+            f"line {line}: no page sleeps: wait for output by `run: until`, or for a command by ` &`: {text}"
+        )
     exits = _EXITS.search(text)
     background = _IN_BACKGROUND.search(text)
     return Command(

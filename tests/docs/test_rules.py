@@ -67,6 +67,7 @@ def test_a_session_whose_answer_is_another_is_told(run_page: RunPage) -> None:
         (fenced('python title="x.py"', "def f(:"), "invalid syntax"),
         (fenced("shell", "ls"), "use console"),
         (fenced("console", "output without a command"), "begins with a command"),
+        (fenced("console", "$ true && sleep 1"), "no page sleeps"),
         (fenced('python title="x.py" append', "1"), "no x.py yet"),
         (fenced('python title="../x.py"', "1"), "outside"),
         ("<!-- run: nonsense -->", "no order"),
