@@ -184,7 +184,7 @@ class PageRun:
             settings.write_text(self.addresses.replaced(settings.read_text()))
 
     def _start(self, command: Command) -> None:
-        running = self.shell.start(self._on_own_port(command.text))
+        running = self.shell.start(self._on_own_port(command.text), self.addresses.ports.values())
         if running.has_ended and running.process.returncode != command.code:
             came = f"{running.printed}\nexit status {running.process.returncode}"
             raise self._error(command.line, f"$ {command.text}", came, "a command that goes on")

@@ -5,13 +5,14 @@ import os
 import re
 import shlex
 import signal
+import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import termios
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,9 @@ class Outcome:
 class Background:
     """A command that goes on, on a terminal of its own."""
 
-    def __init__(self, text: str, folder: Path, environment: dict[str, str]) -> None:
+    def __init__(self, text: str, folder: Path, environment: dict[str, str], ports: Collection[str] = ()) -> None:
         self.text = text
+        self._ports = ports
         self._printed = bytearray()
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 50, COLUMNS, 0, 0))
@@ -121,6 +123,8 @@ class Background:
             return " ready." in self.printed
         if _LISTENS.search(self.text):
             return any(_listens(process) for process in _family(self.process.pid))
+        if self._ports:
+            return all(_answers(port) for port in self._ports)
         return bool(self.printed) or "towline" in self.text
 
     def _read(self) -> None:
@@ -171,9 +175,10 @@ class Shell:
         self._remember(state)
         return Outcome(code, (state / "output").read_text(errors="replace"))
 
-    def start(self, text: str) -> Background:
-        """Start a command that goes on, and wait until it is ready."""
-        started = Background(self._with_last_pid(text), self.current, self.environment)
+    def start(self, text: str, ports: Collection[str] = ()) -> Background:
+        """Start a command that goes on, and wait until it is ready: until those of `ports` that it names answer."""
+        named = [port for port in ports if re.search(rf"\b{port}\b", text)]
+        started = Background(self._with_last_pid(text), self.current, self.environment, named)
         self.running.append(started)
         started.await_ready()
         if supervises := _SUPERVISES.search(text):
@@ -270,6 +275,12 @@ def _family(pid: int) -> list[psutil.Process]:
         process = psutil.Process(pid)
         return [process, *process.children(recursive=True)]
     return []
+
+
+def _answers(port: str) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", int(port)), timeout=1):
+        return True
+    return False
 
 
 def _listens(process: psutil.Process) -> bool:
