@@ -188,11 +188,17 @@ class PageRun:
         if running.has_ended and running.process.returncode != command.code:
             came = f"{running.printed}\nexit status {running.process.returncode}"
             raise self._error(command.line, f"$ {command.text}", came, "a command that goes on")
-        if re.search(r"towline serve\b", command.text) and not (self.shell.current / "towline.yaml").is_file():
+        if re.search(r"towline (?:serve|up)\b", command.text) and self._needs_url():
             port = self.addresses.ports["7878"]
             self.shell.environment.setdefault("TOWLINE_URL", f"http://127.0.0.1:{port}")
         if command.expected and not self._await_shown(command, running, seconds=SHOWN_SECONDS, fails=False):
             self._shown_later.append((command, running))
+
+    def _needs_url(self) -> bool:
+        """Return whether commands or programs would look for the server at its usual port, for want of a file."""
+        here = self.shell.current
+        programs = [path.read_text() for path in here.glob("*.py")]
+        return not (here / "towline.yaml").is_file() or any("connect_appengine()" in text for text in programs)
 
     def _on_own_port(self, text: str) -> str:
         """Return a command with private addresses, also where it would listen on a port that it does not name."""
