@@ -35,7 +35,7 @@ HEADLESS = re.compile(
 """Beginnings of a docstring whose sentence has no thing as its subject, and no verb that says what is done."""
 
 FOREIGN_SUBJECT = re.compile(
-    r"(?:(?:What(?! if\b)|Who|Whom|Whose|Whoever|Whatever|Which|Whichever|So many)\b(?=.*[^?]$)"
+    r"(?!.*\?$)(?:(?:What(?! if\b)|Who|Whom|Whose|Whoever|Whatever|Which|Whichever|So many)\b"
     r"|.*?(?:[;:] (?:what|who|whom|whose|whoever|whatever|whichever)\b|\bwhoever\b|\bwhatever (?:happen|went|is|was)))"
 )
 """A sentence or a clause whose subject is such a word: its reader waits for the thing that it is about."""
