@@ -16,6 +16,11 @@ _EPOCH: Final = 315_532_800
 
 def packed(site: Path) -> bytes:
     """Return the archive of a site."""
+    return lzma.compress(tar_of(site), preset=9 | lzma.PRESET_EXTREME)
+
+
+def tar_of(site: Path) -> bytes:
+    """Return the files of a site in one, the same files always as the same bytes."""
     plain = BytesIO()
     # Pages side by side, then texts of other kinds: what is alike lies close together.
     files = sorted((path.suffix, path) for path in site.rglob("*") if path.is_file())
@@ -25,7 +30,7 @@ def packed(site: Path) -> bytes:
             info = tarfile.TarInfo(path.relative_to(site).as_posix())
             info.size, info.mtime, info.mode = len(data), _EPOCH, 0o644
             tar.addfile(info, BytesIO(data))
-    return lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME)
+    return plain.getvalue()
 
 
 def write_archive(path: Path = ARCHIVE) -> int:
