@@ -12,7 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from playwright.sync_api import Browser
 
-from queue_core.console.manual.links import GUARDS, OF_GUARD, PAGES
+from queue_core.console.manual.addresses import GUARDS, OF_GUARD, PAGES
 from tests.console.browser import CHROMIUM, Look, Scheme, a_browser, a_look
 from tests.support.manual.archive import packed, tar_of
 from tests.support.manual.navigation import OTHER, navigation, pages_in

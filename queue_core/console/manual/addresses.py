@@ -1,4 +1,4 @@
-"""Which page of the manual explains a page of the console, and a guard that holds a pool back."""
+"""Pages of the manual that explain a page of the console, or a guard that holds a pool back."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
