@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queue_core.console.manual.archive import ARCHIVE, read_manual
 from queue_core.console.manual.addresses import GUARDS, OF_GUARD, PAGES
+from queue_core.console.manual.archive import ARCHIVE, read_manual
 from queue_core.console.pages import PAGES as CONSOLE_PAGES
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from tests.console.visits import Shown, Visitor

@@ -25,6 +25,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "queues.html": "reference/protocol.html",
         "schedules.html": "how-to/schedules.html",
         "settings.html": "reference/settings.html",
+        "stack.html": "how-to/deaths.html#workers-that-hang",
         "task.html": "explanation/tasks.html",
         "what_if.html": "how-to/simulation.html",
         "worker.html": "how-to/deaths.html",

@@ -19,11 +19,12 @@ HOW_TO: Final[Mapping[str, str]] = {
         "limits tenants"
     ),
     "Run a fleet": (
-        "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes "
-        "cloud-run metrics monitoring opentelemetry simulation"
+        "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes helm "
+        "hosts cloud-run monitoring opentelemetry simulation"
     ),
     "Keep the store": "sqlite postgresql redis hosts backups moving",
     "Use Celery": "celery celery-pools celery-fleets",
+    "Maintain Towline": "releasing",
 }
 """Groups of how-to pages, by file name; a page that is in none is listed under `OTHER`, after them."""
 OTHER: Final = "More"
