@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 from typing import Final
 
 from queue_core.console.manual.archive import ARCHIVE
+from queue_core.console.manual.search import INDEX
 from tests.support.manual.site import build_site
 
 _EPOCH: Final = 315_532_800
@@ -20,10 +21,10 @@ def packed(site: Path) -> bytes:
 
 
 def tar_of(site: Path) -> bytes:
-    """Return the files of a site in one, the same files always as the same bytes."""
+    """Return the files of a site in one, without the index, which is made of them; always as the same bytes."""
     plain = BytesIO()
     # Pages side by side, then texts of other kinds: what is alike lies close together.
-    files = sorted((path.suffix, path) for path in site.rglob("*") if path.is_file())
+    files = sorted((path.suffix, path) for path in site.rglob("*") if path.is_file() and path.name != INDEX)
     with tarfile.open(fileobj=plain, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for _, path in files:
             data = path.read_bytes()

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from queue_core.console.manual.search import INDEX, search_index
 from tests.support.manual.navigation import as_toml, navigation, pages_in
 from tests.support.manual.sources import DOCS, ROOT, Sources, read_sources
 
@@ -64,6 +65,8 @@ def build_site(target: Path) -> Sources:
     _obey_policy(target)
     for page in sorted(target.rglob("*.html")):
         page.write_text(_tight(_without_inline_scripts(page, target)))
+    pages = {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*.html")}
+    (target / INDEX).write_bytes(search_index(pages))
     (target / "assets" / "LICENSE-zensical.txt").write_text(_licence())
     return sources
 

@@ -18,8 +18,6 @@ OUTSIDE: Final = {
 LEFT_OUT: Final = frozenset({"README.md", "console/README.md"})
 """Pages of `docs/` that the site has not: the list for readers of the repository, and pictures of the console, in which
 the site is itself."""
-UNSEARCHED: Final = ("adr/queue/", "adr/fleet/")
-"""Pages that a search leaves out: a reader who looks for a setting wants its guide, not its history."""
 PICTURES: Final = (".svg", ".webp", ".png")
 
 _FENCE: Final = re.compile(r"^( *)(`{3,}|~{3,})(.*)$")
@@ -75,8 +73,6 @@ def _places() -> Iterator[tuple[Path, str]]:
 
 def _staged(text: str, source: Path, path: str, places: dict[Path, str], made: Sources) -> str:
     text = _STEERING.sub("", text)
-    if path.startswith(UNSEARCHED):
-        text = f"---\nsearch:\n  exclude: true\n---\n\n{text}"
     fence, done, prose = "", [], list[str]()
 
     def finish() -> None:
