@@ -104,7 +104,7 @@ def test_every_public_error_is_on_its_page_with_what_to_do() -> None:
     text = errors_page()
     public_errors = {name for module in (queue_core, orchestrator) for name in module.__all__ if name.endswith("Error")}
     assert {name for name in public_errors if f"`{name}`" not in text} == set()
-    below = [line for line in text.splitlines() if line.startswith("| &emsp;")]
+    below = [line for line in text.splitlines() if line.startswith("| &nbsp;")]
     assert [line for line in below if not re.match(r"\| [^|]+ \| [^|]+\. \| [^|]+\. \|", line)] == []
 
 

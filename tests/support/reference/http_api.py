@@ -99,13 +99,17 @@ def _table(endpoints: Sequence[Endpoint], paths: Mapping[str, Mapping[str, Schem
         rows.append(
             (code(f"{one.method} {one.path}"), _purpose(one), _body(operation), _answer(operation), _roles(one))
         )
-    return table(("path", "", "body", "answer", "roles"), rows)
+    return table(("path", "", "body and answer", "roles"), rows)
 
 
 def _purpose(one: Endpoint) -> str:
     """Return what an endpoint does, and its parameters."""
     parameters = "".join(f" {code(f'?{each.name}=')} {sentence(each.description)}" for each in one.query)
     return f"{sentence(one.summary)}{parameters}"
+
+
+def _bodies(operation: Schema) -> str:
+    return " → ".join(filter(None, (_body(operation), _answer(operation))))
 
 
 def _body(operation: Schema) -> str:
