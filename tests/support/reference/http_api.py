@@ -96,9 +96,7 @@ def _table(endpoints: Sequence[Endpoint], paths: Mapping[str, Mapping[str, Schem
     rows = []
     for one in endpoints:
         operation = paths[one.path][one.method.lower()]
-        rows.append(
-            (code(f"{one.method} {one.path}"), _purpose(one), _body(operation), _answer(operation), _roles(one))
-        )
+        rows.append((code(f"{one.method} {one.path}"), _purpose(one), _bodies(operation), _roles(one)))
     return table(("path", "", "body and answer", "roles"), rows)
 
 
