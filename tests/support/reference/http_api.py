@@ -97,7 +97,7 @@ def _table(endpoints: Sequence[Endpoint], paths: Mapping[str, Mapping[str, Schem
     for one in endpoints:
         operation = paths[one.path][one.method.lower()]
         rows.append((code(f"{one.method} {one.path}"), _purpose(one), _bodies(operation), _roles(one)))
-    return table(("path", "", "body and answer", "roles"), rows)
+    return table(("path", "purpose", "body and answer", "roles"), rows)
 
 
 def _purpose(one: Endpoint) -> str:
@@ -142,7 +142,7 @@ def _value(name: str, schema: Schema) -> str:
         (code(key), in_words(one), _default(one), sentence(str(one.get("description", ""))))
         for key, one in properties.items()
     ]
-    return f"{heading}\n{text}\n\n{table(('member', 'takes', 'default', ''), rows)}"
+    return f"{heading}\n{text}\n\n{table(('member', 'takes', 'default', 'meaning'), rows)}"
 
 
 def _default(schema: Schema) -> str:
