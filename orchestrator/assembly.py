@@ -65,7 +65,7 @@ def open_supervisor(
             `Supervisor.request_reload(pools)` reloads.
         watched: the file whose change triggers a reload.
         heartbeat: receives the snapshots that other threads read.
-        terminal: what ends the supervisor when it hangs up.
+        terminal: the terminal whose hang-up ends the supervisor.
     """
     url = url or project.queue_file.server.url(project.directory)
     files = state_of(project)

@@ -16,8 +16,8 @@ from queue_core.limits import MAX_IN_FLIGHT
 class Rate:
     """A token bucket: `per_second` leases a second on average, at most `burst` at once.
 
-    So no span of `s` seconds has more than `burst + s * per_second` leases. What a store keeps of a bucket is one
-    instant, `full_at`: when it will be full again.
+    So no span of `s` seconds has more than `burst + s * per_second` leases. A store keeps one instant of a
+    bucket, `full_at`: when it will be full again.
 
     Source: the generic cell rate algorithm, ITU-T I.371, whose theoretical arrival time `full_at` is.
     """

@@ -273,11 +273,11 @@ class Queues(Protocol):
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """Fence a worker: it gets no more leases, and its waiting calls end. False when it holds a lease.
 
-        `busy`: what to do then: `keep` does not fence it; `finish` fences it all the same, and it keeps its leases.
+        `busy`: `keep` does not fence it then; `finish` fences it all the same, and it keeps its leases.
         """
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
-        """Give back at once all leases that a dead worker holds; `failure`: what is known of its end."""
+        """Give back at once all leases that a dead worker holds; `failure`: the facts of its end."""
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""

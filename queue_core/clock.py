@@ -225,9 +225,11 @@ class ManualClock:
         self._monotonic_microseconds = 1_000_000_000
 
     def now(self) -> Instant:
+        """Return the instant at which the clock stands."""
         return self._now
 
     def monotonic(self) -> float:
+        """Return the seconds that `advance` has let pass, from an arbitrary start."""
         return self._monotonic_microseconds / MICROSECONDS
 
     def advance(self, seconds: float) -> None:

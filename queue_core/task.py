@@ -72,7 +72,7 @@ class StoredTask:
     is part of its token. `ready_at` is the eta before the present lease. `spent` holds future ends of leases that were
     cut short: no later lease may end at one of them.
     `max_leases`, `headers`, `priority`: see `NewTask`. `attempts`: its last leases that ended without its work being
-    done, oldest first. `progress` and `checkpoint`: what a handler reported last with a renewal; None: nothing.
+    done, oldest first. `progress` and `checkpoint`: the last report of a handler with a renewal; None: nothing.
     """
 
     id: int

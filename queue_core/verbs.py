@@ -87,7 +87,7 @@ class Granted:
 class Renewal:
     """A request that a lease end `seconds` from now; None: the queue's `lease_seconds`.
 
-    `progress`, `checkpoint`: what its handler reports with it; None: no news.
+    `progress`, `checkpoint`: the report of its handler; None: no news.
     """
 
     token: str

@@ -91,7 +91,8 @@ class ContainerSettings(FleetSettingsModel):
         default=None, min_length=1, description="The network it joins (host: the host's own); left out: the engine's."
     )
     volumes: tuple[Annotated[str, BeforeValidator(_volume)], ...] = Field(
-        default=(), description="What it sees of the host, as SOURCE:/TARGET[:ro]; a source without a / is a volume."
+        default=(),
+        description="The host's files that it sees, as SOURCE:/TARGET[:ro]; a source without a / is a volume.",
     )
     secrets: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][\w.-]*$")], Annotated[str, Field(min_length=1)]] = Field(
         default_factory=dict, description="Files it can read as /run/secrets/NAME, by name."

@@ -134,7 +134,7 @@ class PoolSpec(FleetSettingsModel):
         min_length=1,
         description="Any other worker program, as a list; {worker} and {pool} are replaced.",
     )
-    runtime: RuntimeChoice = Field(default=PROCESS, description="What runs a worker.")
+    runtime: RuntimeChoice = Field(default=PROCESS, description="The runtime of a worker.")
     slo: Seconds = Field(gt=0, description="The longest a task may wait before it is leased.")
     workers: WorkerBounds = Field(default=WorkerBounds())
     grace: Seconds = Field(default=30.0, gt=0, description="From asking a worker to finish to killing it.")
@@ -159,7 +159,7 @@ class PoolSpec(FleetSettingsModel):
     spawn_parallelism: Count | None = Field(
         default=None,
         ge=1,
-        description="Workers starting at a time, at most; left out: what the cores carry, at least two per core.",
+        description="Workers starting at a time, at most; left out: as many as the cores carry, at least two per core.",
     )
     schedule: tuple[Window, ...] = Field(
         default=(),

@@ -57,7 +57,7 @@ class Worker:
     `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
     `stops`: further signals that it was sent as it had not finished (see `PoolSpec.further_stops`).
-    `cpu_seconds`: what it and its children had used when it was last measured.
+    `cpu_seconds`: the time that it and its children had used when it was last measured.
     `killed_by`: the operator who ordered its end; `replaced_for`: the one who had all workers of its pool replaced.
     """
 

@@ -50,7 +50,7 @@ class PoolWhy(FleetAnswer):
     age_seconds: float = Field(description="Seconds since the supervisor published the pool.")
     now: Json | None = Field(description="The decision in force at that time; null: none is on record.")
     decisions: list[Json] = Field(description="The newest decisions up to that time, newest first.")
-    sentences: list[str] = Field(description="What a person has to know beside it; only of now.")
+    sentences: list[str] = Field(description="Sentences that a person has to know beside it; only of now.")
     template: Json | None = Field(description="The state of the template that forks its workers; only of now.")
     settings: Json | None = Field(description="Its settings in force; only of now.")
     inputs: object = Field(description="All inputs of the newest decision; null: not asked for, or not kept so long.")
@@ -71,7 +71,7 @@ def decision_routes(files: StateDir, clock: MonotonicClock) -> tuple[ExtensionRo
         reads(
             "/v1/pools/{pool}/why",
             "pool_why",
-            "Why a pool has its size, now or at a time: what `towline why` tells.",
+            "Tell why a pool has its size, now or at a time, as `towline why` does.",
             "stats",
             lambda call: pool_why(files, call.path["pool"], call.query, now_seconds=clock.wall_seconds()),
             PoolWhy,

@@ -75,7 +75,7 @@ def output_route(files: StateDir) -> ExtensionRoute:
     return reads(
         PATH,
         "worker_output",
-        "What workers wrote to standard output and error: the last lines, or those behind a cursor.",
+        "Return lines that workers wrote to standard output and error: the last ones, or those behind a cursor.",
         "events",
         lambda call: shown_output(files, call.query),
         ShownOutput,

@@ -116,7 +116,7 @@ class Reloaded(FleetAnswer):
     answered: bool = Field(description="Whether the supervisor has answered; ask for `request` again.")
     reloaded: bool = Field(description="Whether the file is in force now.")
     mistakes: list[str] = Field(description="Why it is not: every mistake with its place.")
-    changes: list[Json] = Field(description="What changed, by pool.")
+    changes: list[Json] = Field(description="The changes, by pool.")
     queues: list[str] = Field(description="Queues that were made.")
     schedules: list[str] = Field(description="Schedules that changed.")
     next_start: list[str] = Field(description="Settings that wait for the next start.")

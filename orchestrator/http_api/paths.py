@@ -59,7 +59,7 @@ class PoolStats(FleetAnswer):
     why: str = Field(description="The reason in words.")
     guards: str = Field(description="The guards that hold the decision back, joined by commas.")
     concerns: str = Field(
-        description="What is wrong with it (late, at_max, held_back, no_starts, misconfigured), joined by commas."
+        description="The concerns about it (late, at_max, held_back, no_starts, misconfigured), joined by commas."
     )
     concerns_why: str = Field(description="The causes of that in words.")
     states: str = Field(description="Pauses and overrides in force, and tasks that run alone: sentences, one a line.")

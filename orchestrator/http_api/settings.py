@@ -38,7 +38,7 @@ class ShownSettings(FleetAnswer):
 
     settings: list[ShownSetting]
     not_in_force: list[str] = Field(description="Settings that are changed in the file and wait for the next start.")
-    mistakes: list[str] = Field(description="What is wrong with the file now, as `towline check --no-import` lists it.")
+    mistakes: list[str] = Field(description="The mistakes in the file now, as `towline check --no-import` lists them.")
 
 
 def settings_route(files: StateDir, settings: EffectiveSettings, problems: FileProblems) -> ExtensionRoute:

@@ -28,7 +28,7 @@ _ONE_AT_A_TIME: Final = Lock()
 
 
 class WhatIfBody(RequestBody):
-    """Arrivals, and the settings to try; what is left out is as the settings file says."""
+    """Arrivals, and the settings to try; all others are those of the settings file."""
 
     arrivals: list[tuple[float, float]] = Field(
         min_length=1,

@@ -33,7 +33,7 @@ class WorkerEnding(FleetAnswer):
     alive: bool = Field(description="Whether its supervisor lives; otherwise the next one carries it out.")
     holds: int = Field(description="How many tasks it held at the order.")
     tasks: list[str] = Field(description="Their names or ids, the first 20.")
-    sentence: str = Field(description="What becomes of the worker and its tasks.")
+    sentence: str = Field(description="The fate of the worker and its tasks.")
 
 
 class PoolReplaced(FleetAnswer):

@@ -90,7 +90,7 @@ def worker_routes(files: StateDir, fleet: FleetNow, clock: MonotonicClock) -> tu
         reads(
             "/v1/workers",
             "list_workers",
-            "The workers: what each does, uses and holds.",
+            "List the workers, each with its state, its memory and its tasks.",
             "stats",
             lambda call: all_workers(fleet, call.query),
             FleetWorkers,
@@ -117,7 +117,7 @@ def worker_routes(files: StateDir, fleet: FleetNow, clock: MonotonicClock) -> tu
         reads(
             "/v1/workers/{worker}",
             "show_worker",
-            "One worker: what it does, uses and holds.",
+            "Return one worker, with its state, its memory and its tasks.",
             "stats",
             lambda call: one_worker(files, fleet, call.path["worker"]),
             OneWorker,

@@ -80,7 +80,7 @@ class Supervisor:
         heartbeat: what other threads can read.
         environment: has the service manager's variables; the process's own by default.
         identify: makes a new worker name from its pool's name.
-        terminal: what ends the supervisor when it hangs up.
+        terminal: the terminal whose hang-up ends the supervisor.
         ticks: adds the tasks of schedules while this supervisor leads.
         """
         self._ticks = ticks

@@ -38,7 +38,7 @@ WORDS: Final[Mapping[AttemptOutcome, str]] = {
 
 @value
 class Failure:
-    """Why a lease is given back: what its worker, or the supervisor of a dead worker, knows about it.
+    """The reason for which a lease is given back, as its worker, or the supervisor of a dead worker, knows it.
 
     Args:
         outcome: how the attempt ended.

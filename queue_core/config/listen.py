@@ -130,7 +130,7 @@ class ProxyLoginSettings(BaseModel):
     trust: tuple[Annotated[str, AfterValidator(_trusted)], ...] = Field(
         min_length=1, description="Addresses and networks of the proxy, and unix; the header of others is ignored."
     )
-    role: PersonRole = Field(default="viewer", description="What each of them may do in the console.")
+    role: PersonRole = Field(default="viewer", description="The rights of each of them in the console.")
     roles: dict[str, PersonRole] = Field(default_factory=dict, description="The role of a person, by name.")
 
 

@@ -278,7 +278,7 @@ class TokenSettings(SettingsModel):
     """A bearer token that the server accepts, and its role. The token itself is never in the file."""
 
     role: Literal["producer", "worker", "viewer", "operator", "admin"] = Field(
-        description="What the bearer of the token may do."
+        description="The rights of the token's bearer."
     )
     email: str | None = Field(
         default=None,

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
-from queue_core.console.manual.links import manual_of_guard, manual_page
+from queue_core.console.manual.addresses import manual_of_guard, manual_page
 from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
 
 FOLDER: Final = Path(__file__).parent

@@ -3,7 +3,7 @@
 SERVER_STARTED = "server.started"
 """The server listens."""
 SERVER_STOPPED = "server.stopped"
-"""The server has stopped; what it answered is in the store."""
+"""The server has stopped; all that it answered is in the store."""
 COMMIT_FAILED = "commit.failed"
 """A transaction failed for an unexpected reason; its callers were told, and the traceback is here."""
 ANSWER_FAILED = "answer.failed"

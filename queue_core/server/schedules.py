@@ -25,11 +25,13 @@ class ScheduleIn(RequestBody):
     queue: str = Field(examples=["reports"])
     cron: str | None = Field(None, description="Five fields, or six with seconds in front.", examples=["0 3 * * *"])
     every: float | None = Field(None, description="Whole seconds, in [1, 31622400].")
-    timezone: str = Field("UTC", description="Whose wall clock `cron` goes by.", examples=["Europe/Vienna"])
+    timezone: str = Field(
+        "UTC", description="The time zone of the clock that `cron` goes by.", examples=["Europe/Vienna"]
+    )
     payload: str = Field("", description=f"Base64, at most {MAX_SCHEDULE_PAYLOAD_BYTES:,} bytes.")
     tag: str | None = None
     headers: dict[str, str] | None = None
-    catch_up: CatchUp = Field("skip", description="What becomes of ticks that were missed.")
+    catch_up: CatchUp = Field("skip", description="The way in which missed ticks are made up for.")
     origin: str = Field("", description="Where it is declared: a file, or an application.")
     max_leases: int | None = Field(None, description="Of each of its tasks; the queue's when left out.")
 

@@ -289,7 +289,7 @@ class QueueBody(RequestBody):
     per_tag: TagLimitsBody = Field(default_factory=TagLimitsBody.model_construct, description="The limits of each tag.")
     max_payload_bytes: int = Field(limits.MAX_PAYLOAD_BYTES, description="Size of a payload, 1 to 64 MiB.")
     max_eta_seconds: float = Field(limits.MAX_ETA_SECONDS, description="How far ahead an eta may be, 30 d to 10 years.")
-    label: str = Field("", description="What people know it by, where its name is another.")
+    label: str = Field("", description="The name that people know it by, where its own is another.")
 
     def value(self, name: str) -> QueueSpec:
         """Return them as a value."""
@@ -462,7 +462,7 @@ class TaskOut(TypedDict):
     attempts: NotRequired[
         Annotated[list[Attempt], Field(description="Its last leases that ended without its work being done.")]
     ]
-    progress: NotRequired[Annotated[Progress, Field(description="What its handler reported last.")]]
+    progress: NotRequired[Annotated[Progress, Field(description="The last report of its handler.")]]
     checkpoint_bytes: NotRequired[Annotated[int, Field(description="The size of its checkpoint.")]]
     checkpoint: NotRequired[Annotated[str, Field(description="Base64, whole.")]]
     priority: NotRequired[Annotated[int, Field(description="Left out: 0.")]]

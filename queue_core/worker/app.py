@@ -208,7 +208,7 @@ class App:
         Args:
             cron: when, as in crontab(5), on the wall clock of `timezone`; a sixth field in front is of seconds.
             every: time between two tasks in place of `cron`, in whole seconds or as "10s".
-            catch_up: what becomes of times more than a minute ago: "skip" adds no task, "last" one, "all" one for each.
+            catch_up: how to make up for times over a minute ago: "skip" adds no task, "last" one, "all" one for each.
             name: the schedule's name, by which its tasks are named; None: the function's.
             payload: the function's arguments as a dict; of a raw task bytes, text, or what has a JSON form.
 

@@ -1,5 +1,6 @@
 """The manual at `/docs/`: types, caching and policy of its files, no way out of it, a sentence where there is none."""
 
+import json
 import tarfile
 from collections.abc import Iterator
 from http.client import HTTPConnection
@@ -9,8 +10,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from queue_core.console.manual.addresses import GUARDS, OF_GUARD, PAGES
 from queue_core.console.manual.archive import ARCHIVE, read_manual
-from queue_core.console.manual.links import GUARDS, OF_GUARD, PAGES
+from queue_core.console.manual.search import search_index
 from queue_core.console.pages import PAGES as CONSOLE_PAGES
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from tests.console.visits import Shown, Visitor
@@ -24,7 +26,7 @@ FILES = {
     "adr/index.html": b"<!doctype html><title>Decisions</title>",
     "assets/manual.css": b"body{}",
     "assets/search.js": b"1",
-    "search.json": b"{}",
+    "search.json": b"{}",  # made anew of the pages
     "images/pool.webp": b"RIFF",
     "notes.exe": b"MZ",
 }
@@ -169,9 +171,40 @@ def test_an_archive_yields_files_of_known_kinds_only(tmp_path: Path) -> None:
     found = read_manual(an_archive(tmp_path))
     assert found is not None
     assert set(found) == set(FILES) - {"notes.exe"}
+    assert json.loads(found["search.json"].data)["items"] == []
     assert read_manual(tmp_path / "none.tar.xz") is None
 
 
 def test_every_page_of_the_console_has_its_page_of_the_manual() -> None:
     assert {page.template for page in CONSOLE_PAGES} - set(PAGES) == set()
     assert all(".html" in page for page in (GUARDS, *PAGES.values(), *OF_GUARD.values()))
+
+
+def test_a_search_is_made_of_the_sections_of_pages() -> None:
+    page = b"""<nav><a href="../index.html" class="md-path__link"> <span class="md-ellipsis"> Home </span></a>
+<a href="x.html" class="md-path__link"> <span class="md-ellipsis"> How-to </span></a></nav>
+<article class="md-typeset"><h1 id="limits">Order &amp; <code>limits</code><a class="headerlink" href="#">#</a></h1>
+<p>Which <strong>task</strong>
+is next.</p><!-- no --><h2 id="rate">Rate<a class="headerlink" href="#rate">#</a></h2>
+<div class="highlight"><pre><span></span><code><span class="k">rate</span>: 10/s
+ burst: 2
+</code></pre></div><table><tr><th>a</th><td>b &lt; c</td></tr></table></article>"""
+    items = json.loads(search_index({"how-to/limits.html": page, "adr/queue/0001-x.html": page, "a.css": b""}))["items"]
+    assert items == [
+        {
+            "location": "how-to/limits.html",
+            "level": 1,
+            "title": "Order & limits",
+            "text": "<p>Which task is next.</p>",
+            "path": ["How-to", "Order & limits"],
+            "tags": [],
+        },
+        {
+            "location": "how-to/limits.html#rate",
+            "level": 2,
+            "title": "Rate",
+            "text": "<pre><code>rate: 10/s\n burst: 2\n</code></pre> a b &lt; c",
+            "path": ["How-to", "Order & limits"],
+            "tags": [],
+        },
+    ]

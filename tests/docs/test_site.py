@@ -1,19 +1,20 @@
 """The manual as a site: built offline, whole, small, and read without scripts, without a network, and on a phone."""
 
 import json
+import lzma
 import re
 from collections.abc import Iterator, Mapping
 from html.parser import HTMLParser
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
 from playwright.sync_api import Browser
 
-from queue_core.console.manual.links import GUARDS, OF_GUARD, PAGES
+from queue_core.console.manual.addresses import GUARDS, OF_GUARD, PAGES
 from tests.console.browser import CHROMIUM, Look, Scheme, a_browser, a_look
-from tests.support.manual.archive import packed
+from tests.support.manual.archive import packed, tar_of
 from tests.support.manual.navigation import OTHER, navigation, pages_in
 from tests.support.manual.serving import PREFIX, serving
 from tests.support.manual.site import build_site
@@ -24,14 +25,15 @@ MAX_BYTES: Final = 512 * 1024
 SHOWN: Final = (
     "",
     "how-to/handlers.html",
-    "how-to/limits.html",
     "from/celery.html",
     "reference/settings.html",
     "reference/metrics.html",
-    "reference/python-api.html",
     "adr/index.html",
 )
 """Pages that are looked at in a browser: of each kind one, and those with wide tables."""
+ACCEPTED: Final = re.compile(r"scrollable-region-focusable|landmark-unique: <nav class=\"md-code__nav\"")
+"""Findings that are zensical's: browsers as they are now reach what scrolls by the keyboard, and its script sets a landmark
+around each button that copies a block."""
 LOADED: Final = {("script", "src"), ("link", "href"), ("img", "src"), ("source", "srcset"), ("iframe", "src")}
 ON_SCREENS: Final[tuple[tuple[Scheme, int], ...]] = (("light", 1280), ("dark", 1280), ("light", 360))
 
@@ -183,13 +185,14 @@ def test_lists_and_tables_of_a_page_are_lists_and_tables(site: Site) -> None:
 
 def test_the_file_in_the_wheel_is_small_and_the_same_each_time(site: Site, archive: Path) -> None:
     assert archive.stat().st_size < MAX_BYTES
-    assert packed(site.folder) == archive.read_bytes()
+    assert lzma.decompress(archive.read_bytes()) == tar_of(site.folder)
 
 
 def test_each_page_can_be_searched(site: Site) -> None:
     items = json.loads((site.folder / "search.json").read_text())["items"]
     found = {one["location"].partition("#")[0] for one in items}
-    assert set(site.pages) - found - {"index.html"} == set()
+    decisions = {page for page in site.pages if page.startswith(("adr/queue/", "adr/fleet/"))}
+    assert set(site.pages) - found - {"index.html"} == decisions
 
 
 def test_licences_of_what_the_site_is_made_with_come_with_it(site: Site) -> None:
@@ -205,6 +208,7 @@ def test_pages_fit_their_window_and_nothing_complains(browser: Browser, url: str
             wide = look.page.evaluate(_CUT)
             assert wide == [], path
             assert is_dark(look) == (scheme == "dark"), path
+            assert [one for one in look.violations() if not ACCEPTED.match(one)] == [], path
         assert look.complained() == []
 
 
@@ -231,23 +235,14 @@ def test_a_search_finds_pages_offline_and_opens_one(browser: Browser, url: str) 
         open_page(look, f"{url}{PREFIX}/docs/how-to/limits.html")
         look.page.keyboard.press("Control+k")
         look.page.keyboard.type("max_in_flight")
-        first = look.page.get_by_role("link").filter(has_text=re.compile("max_in_flight|limits", re.IGNORECASE)).first
-        look.page.wait_for_function(_FOUND)
-        href = look.page.evaluate(_FOUND)
-        assert PurePosixPath(urlsplit(href).path).is_relative_to(f"{PREFIX}/docs")
-        assert first
-        look.page.keyboard.press("Enter")
-        look.page.wait_for_url(re.compile(r"\.html"))
+        first = look.page.locator("dialog ol a").first
+        first.wait_for()
+        address = first.evaluate("(link) => link.href")
+        assert address.startswith(f"{url}{PREFIX}/docs/")
+        first.click()
+        look.page.wait_for_url(re.compile("h=max_in_flight"))
+        assert "max_in_flight" in look.page.inner_text("article")
         assert look.complained() == []
-
-
-_FOUND: Final = """() => {
-  for (const host of document.querySelectorAll("body > div")) {
-    const link = host.shadowRoot && host.shadowRoot.querySelector("a[href]");
-    if (link) return link.href;
-  }
-  return "";
-}"""
 
 
 def open_page(look: Look, address: str) -> None:

@@ -49,7 +49,7 @@ def backtest(
     file: Path | None,
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Simulate the last day's tasks with other settings: what they would have cost, and how late they would be.
+    """Simulate the last day's tasks with other settings: their cost, and how late they would be.
 
     Reads the lifecycle log that `log:` of the settings file names, and simulates each pool on its own tasks (see
     `towline simulate`). The row "as it was" shows the logged waits, and the worker-hours of the pool's workers that

@@ -121,8 +121,8 @@ def workers(
     part, without what it shares with its pool's template. Pools whose workers can't be forked safely are named below,
     with the reason. --url shows the workers of a supervisor elsewhere. --pids leaves out workers in containers.
 
-    --stack asks a worker that is a process of an `app:` for files, lines and functions, never for values: what does its
-    handler wait for? It also writes that into its output. Exit code 69: that can't be had.
+    --stack asks a worker that is a process of an `app:` for files, lines and functions, never for values; they tell
+    where its handler waits. It also writes that into its output. Exit code 69: that can't be had.
     """
     if pids_only and (as_json or stack is not None):
         raise click.UsageError("--pids goes with neither --json, which has the `pid` of each worker, nor --stack")

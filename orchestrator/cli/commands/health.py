@@ -39,7 +39,7 @@ Part = Literal["all", "queue", "supervisor"]
     type=click.Choice(["all", "queue", "supervisor"]),
     default="all",
     show_default=True,
-    help="What must be healthy; all: the queue server, and the supervisor if there is one.",
+    help="The part that must be healthy; all: the queue server, and the supervisor if there is one.",
 )
 @target_options
 def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001

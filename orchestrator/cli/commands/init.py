@@ -252,7 +252,7 @@ def _with_app(settings: str, module: str) -> str:
 )
 @json_option
 def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Write towline.yaml, with comments, and tasks.py: what is missing of them. Existing files are left as they are.
+    """Write towline.yaml, with comments, and tasks.py. Existing files are left as they are.
 
     Beside a tasks.py of your own the example is called towline_tasks.py. With --from, exit code 73: there is a
     towline.yaml already.

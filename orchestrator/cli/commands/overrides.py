@@ -112,7 +112,7 @@ def scale(
 )
 @click.argument("queue", required=False)
 @click.option("--pool", help="Leave this pool at its size, instead of pausing a queue.")
-@click.option("--changes", type=click.Choice(["both", "up", "down"]), help="Which changes of the pool's size to pause.")
+@click.option("--changes", type=click.Choice(["both", "up", "down"]), help="The changes of the pool's size to pause.")
 @host_option
 @target_options
 def pause(

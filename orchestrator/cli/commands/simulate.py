@@ -100,7 +100,7 @@ def simulate(
     files: Sequence[Path],
     as_json: bool,  # noqa: FBT001
 ) -> int:
-    """Simulate ARRIVALS with the pools of a settings file: what they would cost, and how late tasks would be.
+    """Simulate ARRIVALS with the pools of a settings file: their cost, and how late tasks would be.
 
     Pools decide as under a supervisor, in virtual time: a day with a task per second takes seconds. Each pool is
     compared with the cheapest schedule in hindsight, and with scaling rules that other systems use.

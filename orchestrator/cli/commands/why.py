@@ -107,7 +107,7 @@ def why(
 ) -> int:
     """Explain the size of a POOL, the state of a QUEUE, or what happened to a TASK.
 
-    Of a pool: what was sampled, which rule decided, which task forced it, and which guards held it back; and whether
+    Of a pool: the sample, the rule that decided, the task that forced it, and the guards that held it back; and whether
     its workers are forked, or why not. A decision is recorded when it changed the pool, or was held back in a new way;
     it holds until the next one.
 

@@ -113,7 +113,7 @@ def renew(
 @click.option("--delay", type=DURATION, help="Time until the next lease  [default: the queue's back-off]")
 @click.option("--uncounted", is_flag=True, help="Do not count the lease against the task's maximum.")
 @click.option("--dead", "reason", default="", metavar="REASON", help="Make the tasks dead at once.")
-@click.option("--error", metavar="TEXT", help="What went wrong: kept among the tasks' attempts. No payloads.")
+@click.option("--error", metavar="TEXT", help="The error, as it is kept among the tasks' attempts. No payloads.")
 @target_options
 def release(
     queue: str,

@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
+from queue_core.console.manual.search import INDEX, search_index
+
 ARCHIVE: Final = Path(__file__).parent / "site.tar.xz"
 """Written by `python3 run.py docs`; a checkout has none before that."""
 
@@ -39,12 +41,17 @@ class ManualFile:
     etag: str
 
 
+def _file(data: bytes, media_type: str) -> ManualFile:
+    return ManualFile(data, media_type, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+
+
 def read_manual(path: Path = ARCHIVE) -> Mapping[str, ManualFile] | None:
     """Return the manual's files by their paths; None: this copy of the program has no manual."""
     if not path.is_file():
         return None
     files: dict[str, ManualFile] = {}
     left = MAX_BYTES
+    pages: dict[str, bytes] = {}
     with lzma.open(path) as plain, tarfile.open(fileobj=plain, mode="r|") as tar:
         for member in tar:
             media_type = MEDIA_TYPES.get(PurePosixPath(member.name).suffix)
@@ -52,6 +59,7 @@ def read_manual(path: Path = ARCHIVE) -> Mapping[str, ManualFile] | None:
             left -= member.size
             if media_type is None or content is None or left < 0:
                 continue
-            data = content.read()
-            files[member.name] = ManualFile(data, media_type, f'"{hashlib.sha256(data).hexdigest()[:24]}"')
+            pages[member.name] = content.read()
+            files[member.name] = _file(pages[member.name], media_type)
+    files[INDEX] = _file(search_index(pages), MEDIA_TYPES[".json"])
     return MappingProxyType(files)

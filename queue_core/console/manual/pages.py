@@ -85,9 +85,9 @@ def _found(files: Mapping[str, ManualFile], name: str) -> ManualFile | None:
     return files.get(name) or files.get(f"{name}.html")
 
 
-def _file(found: ManualFile, asked: Headers) -> Response:
+def _file(found: ManualFile, of_request: Headers) -> Response:
     headers = {**HEADERS, "etag": found.etag, "cache-control": KEPT}
-    known = [one.strip().removeprefix("W/") for one in asked.get("if-none-match", "").split(",")]
+    known = [one.strip().removeprefix("W/") for one in of_request.get("if-none-match", "").split(",")]
     if found.etag in known or known == ["*"]:
         return Response(status_code=304, headers=headers)
     return Response(found.data, headers=headers, media_type=found.media_type)

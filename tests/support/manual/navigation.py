@@ -19,14 +19,26 @@ HOW_TO: Final[Mapping[str, str]] = {
         "limits tenants"
     ),
     "Run a fleet": (
-        "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes "
-        "cloud-run metrics monitoring opentelemetry simulation"
+        "demo console watching logs deaths runbook daemon systemd deploys docker compose swarm keda kubernetes helm "
+        "hosts cloud-run monitoring opentelemetry simulation"
     ),
     "Keep the store": "sqlite postgresql redis hosts backups moving",
     "Use Celery": "celery celery-pools celery-fleets",
+    "Maintain Towline": "releasing",
 }
 """Groups of how-to pages, by file name; a page that is in none is listed under `OTHER`, after them."""
 OTHER: Final = "More"
+REFERENCE_FIRST: Final = (
+    "settings",
+    "command-line",
+    "python-api",
+    "http-api",
+    "events",
+    "metrics",
+    "errors",
+    "exit-codes",
+)
+"""Pages of the reference that come before all others."""
 
 
 def navigation(titles: Mapping[str, str], listing: str) -> Navigation:
@@ -42,6 +54,8 @@ def navigation(titles: Mapping[str, str], listing: str) -> Navigation:
     def take(folder: str) -> Navigation:
         found = [path for path in left if path != GLOSSARY and PurePosixPath(path).parent.as_posix() == folder]
         found.sort(key=lambda path: not path.endswith("/index.md"))
+        if folder == "reference":
+            found.sort(key=_place_in_reference)
         for path in found:
             left.remove(path)
         return [{titles[path]: path} for path in found]
@@ -80,6 +94,11 @@ def as_toml(found: Navigation | str) -> str:
         return _quoted(found)
     entries = (f"{{ {_quoted(name)} = {as_toml(value)} }}" for one in found for name, value in one.items())
     return f"[{', '.join(entries)}]"
+
+
+def _place_in_reference(path: str) -> int:
+    stem = PurePosixPath(path).stem
+    return REFERENCE_FIRST.index(stem) if stem in REFERENCE_FIRST else len(REFERENCE_FIRST)
 
 
 def _grouped(pages: Navigation) -> Navigation:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from queue_core.console.manual.search import INDEX, search_index
 from tests.support.manual.navigation import as_toml, navigation, pages_in
 from tests.support.manual.sources import DOCS, ROOT, Sources, read_sources
 
@@ -63,7 +64,9 @@ def build_site(target: Path) -> Sources:
     _darken(target)
     _obey_policy(target)
     for page in sorted(target.rglob("*.html")):
-        page.write_text(_tight(_without_inline_scripts(page, target)))
+        page.write_text(_tight(_accessible(_without_inline_scripts(page, target))))
+    pages = {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*.html")}
+    (target / INDEX).write_bytes(search_index(pages))
     (target / "assets" / "LICENSE-zensical.txt").write_text(_licence())
     return sources
 
@@ -117,6 +120,13 @@ def _without_inline_scripts(page: Path, target: Path) -> str:
         return f'<script src="{os.path.relpath(target / name, page.parent)}"></script>'
 
     return _SCRIPT.sub(moved, page.read_text())
+
+
+def _accessible(html: str) -> str:
+    """Return a page without what a screen reader stumbles over: a form of no use, two landmarks of one name."""
+    html = re.sub(r'<form class="md-header__option" data-md-component="palette">.*?</form>', "", html, flags=re.DOTALL)
+    html = html.replace('<nav class="md-path" aria-label="Navigation"', '<nav class="md-path" aria-label="Path"')
+    return re.sub(r"<th[^>]*></th>", "<td></td>", html)
 
 
 def _tight(html: str) -> str:

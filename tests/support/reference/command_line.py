@@ -58,7 +58,7 @@ def _common() -> str:
             one for _, _, command in commands() for one in _options(command) if _is_common(one) and _name(one) == name
         )
         rows.append((code(_names(option)), _meaning(option)))
-    return table(("option", ""), rows)
+    return table(("option", "meaning"), rows)
 
 
 @cache
@@ -87,7 +87,7 @@ def _command(name: str, one: click.Command) -> str:
     common = [code(_name(option)) for option in _options(one) if _is_common(option)]
     parts = [f"### towline {name}", f"```text\n{usage}\n```", _help(one)]
     if own:
-        parts.append(table(("option", ""), [(code(_names(option)), _meaning(option)) for option in own]))
+        parts.append(table(("option", "meaning"), [(code(_names(option)), _meaning(option)) for option in own]))
     if common:
         parts.append(f"Also {', '.join(common)}." if own else f"Takes {', '.join(common)}.")
     if isinstance(one, Command) and one.examples:

@@ -107,7 +107,7 @@ def _table(base: type[Exception], advice: dict[str, str], *, public: list[str], 
     known: dict[type[Exception], str] = {}
     for one, depth in classes(base):
         known[one] = advice.get(one.__name__) or next((known[above] for above in one.__mro__[1:] if above in known), "")
-        name = f"{'&emsp;' * depth}{code(one.__name__)}{'' if one.__name__ in public else ' (internal)'}"
+        name = f"{'&nbsp;' * 3 * depth}{code(one.__name__)}{'' if one.__name__ in public else ' (internal)'}"
         what = " ".join(plain(one.__doc__ or "").split("\n\nArgs:")[0].split())
         fix = sentence(capital(known[one]))
         status = f"{status_of(one)} {code(problem_type(one).rpartition(':')[2])}" if issubclass(one, QueueError) else ""

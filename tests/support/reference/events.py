@@ -75,9 +75,9 @@ def events_page() -> str:
         if title == SECTIONS[0][0]:
             fields = ", ".join(code(one.name) for one in dataclasses.fields(QueueEvent))
             parts.append(STREAM.format(fields=fields))
-            parts.append(table(("event", ""), [(name, text) for name, _, text in rows.values()]))
+            parts.append(table(("event", "meaning"), [(name, text) for name, _, text in rows.values()]))
         else:
-            parts.append(table(("event", "level", ""), rows.values()))
+            parts.append(table(("event", "level", "meaning"), rows.values()))
     return page("Events", "the constants that name them", *parts)
 
 

@@ -96,16 +96,18 @@ def _table(endpoints: Sequence[Endpoint], paths: Mapping[str, Mapping[str, Schem
     rows = []
     for one in endpoints:
         operation = paths[one.path][one.method.lower()]
-        rows.append(
-            (code(f"{one.method} {one.path}"), _purpose(one), _body(operation), _answer(operation), _roles(one))
-        )
-    return table(("path", "", "body", "answer", "roles"), rows)
+        rows.append((code(f"{one.method} {one.path}"), _purpose(one), _bodies(operation), _roles(one)))
+    return table(("path", "purpose", "body and answer", "roles"), rows)
 
 
 def _purpose(one: Endpoint) -> str:
     """Return what an endpoint does, and its parameters."""
     parameters = "".join(f" {code(f'?{each.name}=')} {sentence(each.description)}" for each in one.query)
     return f"{sentence(one.summary)}{parameters}"
+
+
+def _bodies(operation: Schema) -> str:
+    return " → ".join(filter(None, (_body(operation), _answer(operation))))
 
 
 def _body(operation: Schema) -> str:
@@ -140,7 +142,7 @@ def _value(name: str, schema: Schema) -> str:
         (code(key), in_words(one), _default(one), sentence(str(one.get("description", ""))))
         for key, one in properties.items()
     ]
-    return f"{heading}\n{text}\n\n{table(('member', 'takes', 'default', ''), rows)}"
+    return f"{heading}\n{text}\n\n{table(('member', 'takes', 'default', 'meaning'), rows)}"
 
 
 def _default(schema: Schema) -> str:

@@ -14,7 +14,9 @@ def page(title: str, source: str, *parts: str) -> str:
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table; a cell's lines become one."""
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
-    lines += [f"| {' | '.join(cell(one) for one in row)} |" for row in rows]
+    for row in rows:
+        cells = [cell(one) for _, one in zip(head, row, strict=True)]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

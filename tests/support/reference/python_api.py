@@ -199,7 +199,8 @@ def _signature(name: str, found: object) -> str:
 
 
 def _parameter(one: inspect.Parameter) -> str:
-    mark = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}.get(one.kind, "")
+    is_many, is_named = one.kind is inspect.Parameter.VAR_POSITIONAL, one.kind is inspect.Parameter.VAR_KEYWORD
+    mark = "*" if is_many else "**" if is_named else ""
     text = f"{mark}{one.name}"
     if one.annotation is not inspect.Parameter.empty:
         text += f": {_annotation(one.annotation)}"

@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, get_args
+from typing import Final, cast, get_args
 
 import yaml
 from annotated_types import Ge, Gt, Le, Lt
@@ -161,6 +161,7 @@ class Setting:
     example: str
     example_value: object
     schema: Schema
+    field: FieldInfo | None
     is_section: bool
 
     @property
@@ -191,7 +192,7 @@ def settings_page() -> str:
         if path:
             parts.append(sections[path].text)
         parts.append(
-            table(("setting", "takes", "default", ""), [_row(one, _heading(one.path, groups)) for one in groups[inner]])
+            table(("setting", "takes", "default", "meaning"), [_row(one, _heading(one.path, groups)) for one in groups[inner]])
         )
     return page("Settings", "the JSON Schema of the settings file", *parts)
 
@@ -211,7 +212,7 @@ def _anchor(heading: str) -> str:
 
 
 def _settings(prefix: str, schema: Schema, model: type[BaseModel] | None, defs: Schema) -> Iterator[Setting]:
-    required = schema.get("required", [])
+    required: list[str] = schema.get("required", [])  # type: ignore[assignment]
     properties: Mapping[str, Schema] = schema["properties"]  # type: ignore[assignment]
     for key, of_key in properties.items():
         path = f"{prefix}{key}"
@@ -226,7 +227,7 @@ def _settings(prefix: str, schema: Schema, model: type[BaseModel] | None, defs: 
         takes = _takes(of_key, field, defs)
         if key in required and model is not None:
             takes += "; required"
-        yield Setting(path, takes, default, text, shown, example, of_key, bool(sections))
+        yield Setting(path, takes, default, text, shown, example, of_key, field, bool(sections))
         for inner, suffix in sections:
             name = f".{NAMES[path]}" if path in NAMES else suffix
             yield from _settings(f"{path}{name}.", inner, _model(inner), defs)
@@ -338,20 +339,18 @@ def _bounds(field: FieldInfo | None, whole: Schema, shown: Callable[[float], str
     low: str | None = None
     high: str | None = None
     found: list[object] = list(field.metadata) if field is not None else []
-    if field is not None:
-        for inner in get_args(field.annotation):
-            found += getattr(inner, "__metadata__", ())
-    found = [one for item in found for one in (getattr(item, "metadata", None) or [item])]
-    for one in found:
-        if isinstance(one, Ge):
-            low = shown(one.ge)
-        if isinstance(one, Gt):
-            low = f"above {shown(one.gt)}"
+    for inner in get_args(field.annotation) if field is not None else ():
+        found += getattr(inner, "__metadata__", ())
+    for one in [part for item in found for part in (getattr(item, "metadata", None) or [item])]:
+        if isinstance(one, Ge | Gt):
+            bound = cast("float", one.ge if isinstance(one, Ge) else one.gt)
+            low = f"{'above ' if isinstance(one, Gt) else ''}{shown(bound)}"
         if isinstance(one, Le | Lt):
-            bound = one.le if isinstance(one, Le) else one.lt
+            bound = cast("float", one.le if isinstance(one, Le) else one.lt)
             high = shown(bound) if bound < 2**62 else None
-    if low is None and isinstance(whole.get("ge"), int | float):
-        low = shown(whole["ge"])
+    least = whole.get("ge")
+    if low is None and isinstance(least, int | float):
+        low = shown(least)
     return _range(low, high)
 
 

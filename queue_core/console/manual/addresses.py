@@ -1,4 +1,4 @@
-"""Which page of the manual explains a page of the console, and a guard that holds a pool back."""
+"""Pages of the manual that explain a page of the console, or a guard that holds a pool back."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -25,6 +25,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "queues.html": "reference/protocol.html",
         "schedules.html": "how-to/schedules.html",
         "settings.html": "reference/settings.html",
+        "stack.html": "how-to/deaths.html#workers-that-hang",
         "task.html": "explanation/tasks.html",
         "what_if.html": "how-to/simulation.html",
         "worker.html": "how-to/deaths.html",
