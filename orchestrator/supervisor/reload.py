@@ -110,7 +110,7 @@ class ReloadRequests:
         self._applied = mark
         return self._apply(found)
 
-    def mistakes(self) -> tuple[str, ...]:
+    def load_errors(self) -> tuple[str, ...]:
         """Return the mistakes in the file as it is now, each with its place. Changes nothing."""
         try:
             if self._load is not None:

@@ -331,9 +331,9 @@ class Supervisor:
 
     def _may_leave(self) -> bool:
         """Return whether to leave now; go on where the supervisor in our place would refuse the settings and exit."""
-        if self._is_leaving and self.is_renewed and (mistakes := self._reloads.mistakes()):
+        if self._is_leaving and self.is_renewed and (errors := self._reloads.load_errors()):
             self._is_leaving = self.is_renewed = False
-            log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(mistakes))
+            log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(errors))
         return self._is_leaving
 
     def _leave(self) -> None:
