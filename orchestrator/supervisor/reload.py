@@ -110,6 +110,15 @@ class ReloadRequests:
         self._applied = mark
         return self._apply(found)
 
+    def load_errors(self) -> tuple[str, ...]:
+        """Return the mistakes in the file as it is now, each with its place. Changes nothing."""
+        try:
+            if self._load is not None:
+                self._load()
+        except ReloadRefusedError as error:
+            return tuple(error.lines)
+        return ()
+
     def _apply(self, found: ReloadedSettings) -> ReloadedSettings:
         self._pools = frozenset(found.pools)
         return found

@@ -192,7 +192,7 @@ class Supervisor:
             try:
                 self._start()
                 # Also looked at in each round: it may have hung up while signals were ignored.
-                while not (self._stop_if_hung_up() or self._stop_requests or self._is_leaving):
+                while not (self._stop_if_hung_up() or self._stop_requests or self._may_leave()):
                     if self._pass():
                         self._sleep()
                     else:
@@ -328,6 +328,13 @@ class Supervisor:
         now = self._clock.monotonic()
         self._heartbeat.beat(now=now)
         self._notifier.finished_turns(now=now)
+
+    def _may_leave(self) -> bool:
+        """Return whether to leave now; go on where the supervisor in our place would refuse the settings and exit."""
+        if self._is_leaving and self.is_renewed and (errors := self._reloads.load_errors()):
+            self._is_leaving = self.is_renewed = False
+            log.error(events.SUPERVISOR_RELOAD_REFUSED, mistakes=list(errors))
+        return self._is_leaving
 
     def _leave(self) -> None:
         """Exit without touching any worker: the next supervisor continues from the snapshot."""

@@ -96,6 +96,8 @@ def _story(queues: Queues, queue: str, name: str) -> TaskStory | None:
     task = next(iter(page.tasks), None)
     if task is not None:  # a name may be used again: what ended before the task was added is another's
         finished = tuple(lease for lease in finished if lease.ended_at >= task.added_at)
+        if any(lease.outcome == "deleted" for lease in finished):
+            task = None  # it was done between the two reads
     if task is None and not finished:
         return None
     return TaskStory(queue, name, task, tuple(_leases(task.attempts if task else (), finished)), finished)

@@ -96,6 +96,8 @@ def surroundings(
     if "docker" in page.needs:
         docker: PrivateDockerEngine = request.getfixturevalue("docker_engine")
         variables["DOCKER_HOST"] = docker.url
+        with docker.client() as client:
+            client.tag(docker.image(), "towline")  # in place of the image that deploy/Dockerfile makes
     if "nginx" in page.needs and shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin") is None:
         pytest.skip("nginx: not installed (Debian: apt-get install nginx-light)")
     if not any(block.title.endswith(".yaml") and "listen:" in block.text for block in page.blocks):

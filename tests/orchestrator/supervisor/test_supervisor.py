@@ -136,6 +136,20 @@ def test_a_supervisor_that_leaves_asks_its_workers_nothing(stage: SupervisorStag
     assert len(shown["workers"]) == 2  # type: ignore[arg-type]
 
 
+def test_a_supervisor_is_not_renewed_with_settings_that_the_next_one_would_refuse(stage: SupervisorStage) -> None:
+    def load() -> dict[str, PoolSpec]:
+        raise ReloadRefusedError(["towline.yaml:1:1: pools: ..."])
+
+    stage.pools, stage.load = [a_pool(least=1)], load
+    with capture_logs() as logs, stage.running() as supervisor:
+        eventually(lambda: stage.acts == ["spawn"])
+        supervisor.request_leave(renew=True)
+        (told,) = eventually(lambda: [e for e in logs if e["event"] == events.SUPERVISOR_RELOAD_REFUSED])
+        assert told["mistakes"] == ["towline.yaml:1:1: pools: ..."]
+        assert not supervisor.is_renewed
+        assert stage.codes == []
+
+
 def test_a_drained_host_has_no_workers_until_it_is_not_any_more(stage: SupervisorStage) -> None:
     stage.pools = [a_pool(least=2)]
     with capture_logs() as logs, stage.running() as supervisor:

@@ -2,16 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
-from queue_core.cli.task_story import merged_events
+from queue_core.cli.task_story import find_stories, merged_events
 from queue_core.connect import open_queues
+from queue_core.local import LocalQueue
 from queue_core.task import NewTask, Progress, QueueSpec
-from queue_core.verbs import Renewal
+from queue_core.testing import MemoryQueues
+from queue_core.verbs import Page, Renewal
 from tests.support.commands import Commands
 
 SETTINGS = """\
@@ -44,6 +47,32 @@ def towline(towline: Commands) -> Commands:
 def fail(queue: Queue, worker: str = "w-1") -> None:
     (held,) = queue.lease(worker=worker)
     queue.release(held, delay_seconds=0.0, error=BAD_WIDTH)
+
+
+class FinishedMeanwhile(MemoryQueues):
+    """Queues whose leased task is done between the two reads of its story."""
+
+    def queue(self, name: str) -> LocalQueue:
+        opened = super().queue(name)
+        (lease,) = opened.lease()
+        peek = opened.peek
+
+        class Finishing:
+            history = staticmethod(opened.history)
+
+            def peek(self, **asked: Any) -> Page:
+                page = peek(**asked)
+                opened.delete(lease)
+                return page
+
+        return cast("LocalQueue", Finishing())
+
+
+def test_a_task_that_is_done_while_its_story_is_read_is_done() -> None:
+    queues = FinishedMeanwhile(QueueSpec("thumbs"))
+    MemoryQueues.queue(queues, "thumbs").add(NewTask(PAYLOAD, name="cat"))
+    (story,) = find_stories(queues, "thumbs/cat")
+    assert (story.state, [lease.outcome for lease in story.leases]) == ("done", ["done"])
 
 
 def test_a_dead_task_is_told_with_each_of_its_attempts(towline: Commands) -> None:
