@@ -24,7 +24,11 @@ def test_a_report_is_ordered_and_looked_at_and_its_worker_may_be_killed(tmp_path
                 return {}
 
         eventually(lambda: shown("/openapi.json"))
-        ((worker, pid),) = example.worker_pids().items()
+        ((worker, pid),) = eventually(example.worker_pids).items()
+        with example.queues() as queues:
+            eventually(
+                lambda: [heard.waits for heard in queues.observe("reports", workers=[worker]).heard or ()] == [True]
+            )
         os.kill(pid, signal.SIGSTOP)  # it leases, and can't be done before it is killed
         ordered = browser.post("/reports", params={"customer": "ada"})
         assert (ordered.status_code, ordered.json()) == (202, {"report": "_1"})

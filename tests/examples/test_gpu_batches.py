@@ -16,11 +16,12 @@ def test_a_batch_has_one_model_and_a_killed_workers_gpu_is_taken_by_the_next(tmp
     with a_copy_of("gpu-batches", tmp_path) as example, example.queues() as queues:
         example.up()
         tasks = [NewTask(b"prompt", name=f"{tag}-{n}", tag=tag) for n in range(PROMPTS) for tag in ("small", "large")]
-        queues.queue("prompts").add(tasks)
+        queues.queue("prompts").add(tasks[:PROMPTS])
         answers = example.folder / "answers.jsonl"
         eventually(answers.exists)
         for worker in example.worker_pids():
             example.kill_worker(worker)
+        queues.queue("prompts").add(tasks[PROMPTS:])
         stats = queues.queue("prompts").stats
         eventually(lambda: stats().deleted_total == len(tasks))
         done = [json.loads(line) for line in answers.read_text().splitlines()]

@@ -83,10 +83,13 @@ class Example:
             queues.close()
 
     def close(self) -> None:
-        """Stop what runs, last first."""
+        """Stop the programs, the last first, and the workers of those that were killed."""
         for process in reversed(self.running):
             process.terminate()
             process.wait(SECONDS)
+        for state in self.folder.glob(".towline*"):
+            for pid in self.worker_pids(state.name).values():
+                os.kill(pid, signal.SIGKILL)
 
 
 def answers(url: str) -> bool:
