@@ -100,8 +100,12 @@ def options(found: click.Command, context: click.Context) -> Iterator[str]:
     """Return each option with its description, as `--help` has them."""
     for parameter in found.get_params(context):
         record = parameter.get_help_record(context)
-        if record is not None and record[1]:  # else a word of the synopsis, of which nothing more is said
-            yield from (".TP", f".B {escaped(record[0])}", text(" ".join(record[1].split())))
+        if record is None or not record[1]:
+            continue  # a word of the synopsis, of which nothing more is said
+        # click remembers the names of the help option from the first context that asked for it.
+        is_help = "--help" in parameter.opts
+        term = ", ".join(context.help_option_names) if is_help else record[0]
+        yield from (".TP", f".B {escaped(term)}", text(" ".join(record[1].split())))
 
 
 def examples(found: click.Command, *, title: str) -> list[str]:

@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tomllib
 import uuid
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version as installed_version
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
@@ -29,11 +29,13 @@ import run
 from tests.support import man_pages, requirement_lists
 from tests.support.built_packages import LISTED, BuiltPackages, NotBuiltError, built_packages, run_apart
 from tests.support.commands import ROOT
+from tests.support.reference import pages as reference
 
 DIST: Final = ROOT / "dist"
 SUMS: Final = "SHA256SUMS"
 CHECK_SECONDS: Final = 1200
 MANUAL: Final = "tests.support.manual"
+SITE: Final = "queue_core/console/manual/site.tar.xz"
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://pypi.org/project/towline/")
 
 
@@ -141,6 +143,9 @@ def check_generated(_: Release) -> None:
     """Raise `ReleaseError` with the command that makes what is out of date."""
     if man_pages.pages() != {path.name: path.read_text() for path in man_pages.FOLDER.iterdir()}:
         raise ReleaseError("docs/man/ is out of date: run python3 -m tests.support.man_pages")
+    kept = {name: (reference.FOLDER / name).read_text() for name in reference.pages()}
+    if kept != reference.pages():
+        raise ReleaseError("docs/reference/ is out of date: run python3 -m tests.support.reference")
     if not LISTED.read_text().startswith(requirement_lists.head()):
         raise ReleaseError("requirements/ is out of date: run python3 -m tests.support.requirement_lists")
 
@@ -155,8 +160,6 @@ def check_text(_: Release) -> None:
 
 def build_manual(release: Release) -> None:
     """Build the site that the wheel brings. Raises `ReleaseError`."""
-    if find_spec(MANUAL) is None:
-        return
     done = run_apart(
         [sys.executable, "-m", MANUAL], folder=ROOT, seconds=CHECK_SECONDS, SOURCE_DATE_EPOCH=release.epoch
     )
@@ -178,6 +181,8 @@ def build(release: Release) -> None:
 def check_artifacts(release: Release) -> None:
     """Raise `ReleaseError` with what the index would not take, or a user would not expect."""
     made = artifacts(release)
+    if SITE not in zipfile.ZipFile(made.wheel).namelist():
+        raise ReleaseError(f"{made.wheel.name} is without {SITE}")
     for command in (
         ["twine", "check", "--strict", made.wheel, made.sdist],
         ["check_wheel_contents", made.wheel],

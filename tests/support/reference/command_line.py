@@ -23,7 +23,7 @@ _BARE: Final = click.Context(click.Command(""))
 def commands() -> Iterator[tuple[str, str, click.Command]]:
     """Yield each command's whole name, its section of the help, and the command; subcommands after their command."""
     root = command()
-    context = click.Context(root, info_name="towline")
+    context = click.Context(root, info_name="towline", **root.context_settings)
     for name in root.list_commands(context):
         found = root.get_command(context, name)
         assert found is not None
@@ -81,7 +81,7 @@ def _is_common(option: click.Option) -> bool:
 
 
 def _command(name: str, one: click.Command) -> str:
-    context = click.Context(one, info_name=f"towline {name}")
+    context = click.Context(one, info_name=f"towline {name}", **command().context_settings)
     usage = f"towline {name} {' '.join(one.collect_usage_pieces(context))}".strip()
     own = [option for option in _options(one) if not _is_common(option)]
     common = [code(_name(option)) for option in _options(one) if _is_common(option)]
@@ -96,7 +96,7 @@ def _command(name: str, one: click.Command) -> str:
 
 
 def _options(one: click.Command) -> list[click.Option]:
-    context = click.Context(one)
+    context = click.Context(one, **command().context_settings)  # click remembers which names help has
     return [option for option in one.get_params(context) if isinstance(option, click.Option) and not option.hidden]
 
 
