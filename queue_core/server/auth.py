@@ -58,6 +58,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "release-matching": OPERATE,
         "redrive-matching": OPERATE,
         "postpone-matching": OPERATE,
+        "retag-matching": OPERATE,
         "delete-matching": ADMINISTER,
         "registrations": READ,
         "backup": ADMINISTER,
