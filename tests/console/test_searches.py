@@ -104,7 +104,7 @@ def test_a_lesser_role_is_refused_by_the_api_whatever_it_sends(running: RunningS
 
 
 def test_all_that_match_get_another_tag_after_they_were_counted(running: RunningServer, queue: HttpQueue) -> None:
-    queue.add([NewTask(b"x", name="one", tag="slwo"), NewTask(b"x", name="two", tag="slwo")])
+    queue.add([NewTask(b"x", tag="slwo"), NewTask(b"x", tag="slwo")])
     operator = visitor(running, Role.OPERATOR)
     counted = operator.get(f"{HERE}/matching?change=retag&tag=slwo&new_tag=slow")
     assert "2 tasks would be given that tag" in counted.text
