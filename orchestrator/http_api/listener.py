@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from functools import cache
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -69,7 +70,7 @@ class FleetListener:
 
         paths = [extension.endpoint.path for extension in extensions.routes]
         self._queues = OtherServer(queues)
-        api = SplitApi(OwnServer(self._app, host="localhost"), paths, self._queues)
+        api = SplitApi(OwnServer(self._app, host="localhost", paths=paths), paths, self._queues)
         tokens = tuple(token.secret for token in self.options.tokens)
         rules = PayloadRules(self.options.console_payloads, self.options.console_redact)
         options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules)
@@ -113,14 +114,17 @@ class FleetListener:
 
 def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
     routes = extensions.starlette_routes(authorizer)
-    described = document([extension.endpoint for extension in extensions.routes], version=release())
+
+    @cache
+    def described() -> JSONResponse:
+        return JSONResponse(document([extension.endpoint for extension in extensions.routes], version=release()))
 
     async def openapi(request: Request) -> Response:
         try:
             authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
-        return JSONResponse(described)
+        return await asyncio.to_thread(described)
 
     async def metrics(request: Request) -> Response:
         try:

@@ -64,7 +64,8 @@ class OfStore:
         """See `ApiSource.start`."""
         self._state = ServerState(self._store, ServeOptions())
         self._state.start()
-        return OwnServer(ServerApp(self._state, connections), host="localhost")
+        app = ServerApp(self._state, connections)
+        return OwnServer(app, host="localhost", paths=app.paths)
 
     def end(self) -> None:
         """See `ApiSource.end`."""
