@@ -129,6 +129,10 @@ class Authorizer:
         self._granted.move_to_end(caller)
         return self._granted[caller][1]
 
+    def granted_role(self, secret: str) -> Role | None:
+        """Return the role of somebody whom `grant` gave this token; None: it is another's."""
+        return next((caller.role for caller, (_, known) in self._granted.items() if known == secret), None)
+
     def accepts(self, authorization: bytes | None) -> bool:
         """Return whether an `Authorization` header has a known token."""
         try:
