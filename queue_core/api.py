@@ -207,10 +207,12 @@ class Queue(Protocol):
         after: int = 0,
         scan: int = 10_000,
         eta: Instant | None = None,
+        tag: str | None = None,
     ) -> "MatchedBatch":
         """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
 
-        Go on with `next_after`. `eta`: of a postponement. A task that no longer matches when its turn comes is left.
+        Go on with `next_after`. `eta`: of a postponement; `tag`: of a retag, None is no tag. A task that no
+        longer matches when its turn comes is left, and so are leased tasks by a retag.
         """
 
     def history(

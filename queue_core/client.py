@@ -219,11 +219,13 @@ class HttpQueue:
         after: int = 0,
         scan: int = 10_000,
         eta: "Instant | None" = None,
+        tag: str | None = None,
     ) -> "MatchedBatch":
         """See `Queue.change_matching`."""
-        from queue_core.search import http
+        from queue_core.search import criteria, http
 
-        body = http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, eta=eta)
+        to = criteria.ChangeTo(eta, tag)
+        body = http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, to=to)
         return http.matched_batch_of(self._call(f"{action}-matching", body))
 
     def history(

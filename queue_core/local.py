@@ -246,12 +246,14 @@ class LocalQueue:
         after: int = 0,
         scan: int = 10_000,
         eta: Instant | None = None,
+        tag: str | None = None,
     ) -> "MatchedBatch":
         """See `Queue.change_matching`."""
-        from queue_core.search import local
+        from queue_core.search import criteria, local
 
+        to = criteria.ChangeTo(eta, tag)
         return local.change_matching(
-            self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, eta=eta
+            self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, to=to
         )
 
     def history(

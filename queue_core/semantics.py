@@ -169,6 +169,16 @@ def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
     return replace(task, state=state, eta=moved, ready_at=moved, spent=spent)
 
 
+def retag(task: StoredTask, *, tag: str | None, now: Instant) -> StoredTask:
+    """Change the tag of a task that nobody has leased; None: it has no tag any more.
+
+    A HELD task without a tag is admitted at `now`, as the untagged have no lane. What is READY keeps its eta; a lane of
+    the new tag may hold it.
+    """
+    moved = replace(task, tag=tag)
+    return admit(moved, now=now) if tag is None and task.state is TaskState.HELD else moved
+
+
 def fitting(sizes: Sequence[int], *, total_bytes: int, each_bytes: int, least: int) -> int:
     """Return how many tasks of these sizes (`size_of`) one lease takes, counted from the first.
 

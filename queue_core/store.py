@@ -30,6 +30,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -142,6 +143,12 @@ class Transaction(Protocol):
 
         An eta not after `now` makes the task ready. Raises `InvalidEtaError` for an eta before the epoch or more than
         10 years ahead.
+        """
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        """Change the tag of those of the named tasks that are not leased and have another; None: they have no tag then.
+
+        Return them in the order of `names`. Lanes, counters and the rotation of both tags are right afterwards.
         """
 
     def lease_delayed(

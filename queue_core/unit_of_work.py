@@ -415,6 +415,18 @@ class UnitOfWork(Outbox):
                 self.wake(queue, task.tag)
         return True
 
+    def retag(self, queue: str, names: Sequence[str], tag: str | None) -> int:
+        """Change the tag of those of the named tasks that are not leased and have another; return how many."""
+        limits.check_known_names(names)
+        if tag is not None:
+            limits.check_tag(tag)
+        retagged = self.transaction.retag(queue, names, tag, now=self.now)
+        self.record(QueueEvent(events.TASK_RETAGGED, self.now, queue, task.name, tag) for task in retagged)
+        for task in retagged:
+            if task.ready:
+                self.wake(queue, tag)
+        return len(retagged)
+
     # -- supervisors ----------------------------------------------------------------------------------------------
 
     def retire_worker(self, worker: str, *, busy: Busy) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+from functools import cache
 from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
@@ -12,20 +13,21 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from queue_core.server.app import release, route_error
-from queue_core.server.auth import Authorizer
+from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.console.mount import ConsoleMount
+from queue_core.server.console.proxy import proxy_login, token_elsewhere, tokens_by_role
 from queue_core.server.extensions import Extensions, response_of
 from queue_core.server.fast_path import reply_of
 from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
-from queue_core.server.options import ServeOptions, check_options
+from queue_core.server.options import ProxyLogin, ServeOptions, check_options
 from queue_core.server.server import HttpServer, bind, http_config, url_of
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer
-    from queue_core.console.app import Console
+    from queue_core.console.app import Console, PersonFinder
 
 STOP_SECONDS = 2
 
@@ -47,7 +49,7 @@ class FleetListener:
         self._pages: ConsoleMount | None = None
         self._queues: OtherServer | None = None
         if queues is not None:
-            self._pages = ConsoleMount(authorizer, lambda: self._console(queues, extensions))
+            self._pages = ConsoleMount(authorizer, lambda: self._console(queues, extensions, authorizer))
             routes += self._pages.routes()
         self._app = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
         self._extensions = extensions
@@ -60,8 +62,11 @@ class FleetListener:
         self._thread.start()
         return self.url
 
-    def _console(self, queues: str, extensions: Extensions) -> "Console":
-        """Return the console: fleet pages call this listener, all others the queue server, with the viewer's token."""
+    def _console(self, queues: str, extensions: Extensions, authorizer: Authorizer) -> "Console":
+        """Return the console: fleet pages call this listener, all others the queue server, with the viewer's token.
+
+        For a person whom a proxy has named, the queue server is called with the token of their role.
+        """
         from queue_core.console.api import OtherServer, OwnServer, SplitApi
         from queue_core.console.app import Console, ConsoleOptions
         from queue_core.console.call import PayloadRules
@@ -69,11 +74,24 @@ class FleetListener:
 
         paths = [extension.endpoint.path for extension in extensions.routes]
         self._queues = OtherServer(queues)
-        api = SplitApi(OwnServer(self._app, host="localhost"), paths, self._queues)
-        tokens = tuple(token.secret for token in self.options.tokens)
+        known = self.options.tokens
+        own = OwnServer(self._app, host="localhost", paths=paths)
+        api = SplitApi(own, paths, self._queues, token_there=token_elsewhere(known, authorizer))
+        tokens = tuple(token.secret for token in known)
+        proxy = None if self.options.proxy is None else self._proxy(self.options.proxy, authorizer)
         rules = PayloadRules(self.options.console_payloads, self.options.console_redact)
-        options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules)
+        options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules, proxy=proxy)
         return Console(api, options, logins=None if tokens else RemoteTokens(api))
+
+    def _proxy(self, proxy: ProxyLogin, authorizer: Authorizer) -> "PersonFinder":
+        """Return how people are found whom a proxy names: those of a role for which there is a token to call with."""
+        known, person = tokens_by_role(self.options.tokens), proxy_login(proxy, authorizer)
+
+        def found(address: str, headers: Headers) -> str | None:
+            token = person(address, headers)
+            return token if token is not None and authorizer.granted_role(token) in known else None
+
+        return found
 
     def stop(self) -> None:
         """Stop within a few seconds, and remove the socket."""
@@ -113,14 +131,17 @@ class FleetListener:
 
 def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
     routes = extensions.starlette_routes(authorizer)
-    described = document([extension.endpoint for extension in extensions.routes], version=release())
+
+    @cache
+    def described() -> JSONResponse:
+        return JSONResponse(document([extension.endpoint for extension in extensions.routes], version=release()))
 
     async def openapi(request: Request) -> Response:
         try:
             authorizer.check_host_and_origin(request.headers.raw)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
-        return JSONResponse(described)
+        return await asyncio.to_thread(described)
 
     async def metrics(request: Request) -> Response:
         try:

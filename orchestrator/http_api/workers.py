@@ -12,10 +12,11 @@ from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuer
 from orchestrator.http_api.fleet_now import FleetNow, FreshFleet
 from orchestrator.http_api.logs import ShownLine, cursor_of, positions_in
 from orchestrator.json_fields import mapping_of, mappings_of
-from orchestrator.runtimes.running_stack import StackRequests, worker_in
+from orchestrator.runtimes.running_stack import StackRequests, own_lines, worker_in
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch
+from queue_core.cli.event_lines import is_library_file
 from queue_core.config.messages import did_you_mean
 from queue_core.process.terminal import clean
 from queue_core.server.extensions import EventStream, ExtensionRoute, NoQuery, RouteCall, StreamEvent, reads
@@ -80,6 +81,7 @@ class WorkerStack(FleetAnswer):
 
     worker: str
     lines: list[str] = Field(description="Most recent call first; the thread that took the signal comes first.")
+    own: list[str] = Field(description="Those of the user's program: the others are of libraries.")
     why: str = Field(description="Why there are none, as a sentence; empty: there are.")
 
 
@@ -153,7 +155,8 @@ def running_stack(files: StateDir, stacks: StackRequests, name: str) -> WorkerSt
     if known is None:
         raise _not_there(files, name, {str(one.get("worker")): one for one in mappings_of(snapshot.get("workers"))})
     found = stacks.stack_of(*known)
-    return WorkerStack(worker=found.worker, lines=[clean(line) for line in found.lines], why=found.why)
+    lines = [clean(line) for line in found.lines]
+    return WorkerStack(worker=found.worker, lines=lines, own=own_lines(lines, is_library_file), why=found.why)
 
 
 def worker_named(files: StateDir, fleet: FleetNow, name: str) -> Json:

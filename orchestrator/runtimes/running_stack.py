@@ -7,7 +7,7 @@ It is asked from any process of the same user, once a second at most for all tha
 import os
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
@@ -31,6 +31,7 @@ MAX_KEPT: Final = 100
 
 _HEADING: Final = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+ .*\(most recent call first\):|Stack \(.*\):")
 _FRAME: Final = re.compile(r'  File "[^"\n]*", line \d+ in \S.*|  \.\.\.')
+_FILE: Final = re.compile(r'  File "([^"\n]*)", line ')
 _CURRENT: Final = re.compile(r"(?:Current thread 0x|Stack \()")
 """The heading that `faulthandler` writes last: of the thread that took the signal."""
 
@@ -142,6 +143,20 @@ def stacks_in(output: str) -> tuple[str, ...]:
     threads.sort(key=lambda lines: not _CURRENT.match(lines[0]))
     flat = [line[:MAX_LINE_CHARS] for lines in threads for line in lines]
     return tuple(flat[:MAX_STACK_LINES])
+
+
+def own_lines(lines: Sequence[str], is_library: Callable[[str], bool]) -> list[str]:
+    """Return the lines of the user's program: its calls, and the headings of threads that are in one. Pure."""
+    own: list[str] = []
+    heading = ""
+    for line in lines:
+        frame = _FILE.match(line)
+        if frame is None:
+            heading = line
+        elif not is_library(frame[1]):
+            own += [heading, line] if heading else [line]
+            heading = ""
+    return own
 
 
 def _read_from(descriptor: int, position: int) -> str:

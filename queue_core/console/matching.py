@@ -13,11 +13,12 @@ from queue_core.http_api.values import Json
 FIELDS: Final = ("state", "tag", "leases", "younger", "older", "worker", "error", "contains")
 """The fields of a filter in an address; `younger` and `older` are durations before now, such as 2h."""
 STATES: Final = ("ready", "held", "delayed", "in_flight", "dead")
-Change = Literal["redrive", "release", "postpone", "delete"]
+Change = Literal["redrive", "release", "postpone", "retag", "delete"]
 CHANGES: Final[Mapping[str, tuple[str, str, str]]] = {
     "redrive": ("Redrive", "ready again", "dead"),
     "release": ("Release", "given back, and may be leased again", "in_flight"),
     "postpone": ("Postpone", "postponed", "delayed"),
+    "retag": ("Retag", "given that tag, as far as they are not leased and have another", ""),
     "delete": ("Delete", "deleted", ""),
 }
 """The changes: the name of each, the words for its tasks afterwards, and the state that they must have; "": any."""

@@ -1,6 +1,7 @@
 """Templates: the words and figures of the command line, as HTML. What strangers wrote is text, never markup."""
 
 import asyncio
+import re
 import unicodedata
 from collections.abc import Mapping
 from functools import cache
@@ -20,6 +21,7 @@ MAX_SHOWN_CHARACTERS: Final = 65_536
 SLICE_PIECES: Final = 400
 """Pieces of a page that are made in one go, about a millisecond: the server's loop has leases to grant in between."""
 _LINE_ENDS: Final = "\n\t"
+_NAMED_TEMPLATE: Final = re.compile(r"\"([a-z_]+\.html)\"")
 
 
 def harmless(text: object) -> str:
@@ -88,6 +90,8 @@ def rendered(template: str, values: Mapping[str, object]) -> str:
 
 async def rendered_in_slices(template: str, values: Mapping[str, object]) -> str:
     """Return a template filled with values; all else in the loop goes on meanwhile."""
+    if template not in _compiled():
+        await asyncio.to_thread(compile_template, template)
     pieces: list[str] = []
     for piece in environment().get_template(template).generate(values):
         pieces.append(piece)
@@ -96,8 +100,22 @@ async def rendered_in_slices(template: str, values: Mapping[str, object]) -> str
     return "".join(pieces)
 
 
-def compile_templates() -> None:
-    """Read and compile all templates, so that no page waits for that."""
+@cache
+def _compiled() -> set[str]:
+    """Return the names of the templates that were compiled, with all that they extend and import."""
+    return set()
+
+
+def compile_template(name: str) -> None:
+    """Read and compile a template and those that it names: some 10 ms each, once, when somebody first looks at it."""
     made = environment()
-    for name in made.list_templates():
-        made.get_template(name)
+    pending, found = [name], set[str]()
+    while pending:
+        one = pending.pop()
+        if one in found or one in _compiled():
+            continue
+        found.add(one)
+        made.get_template(one)
+        assert made.loader is not None, "it has one"
+        pending += _NAMED_TEMPLATE.findall(made.loader.get_source(made, one)[0])
+    _compiled().update(found)

@@ -9,7 +9,7 @@ from queue_core.limits import MAX_PEEK_TASKS, check_text
 from queue_core.task import ANY, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Page
 
-Action: TypeAlias = Literal["release", "delete", "redrive", "postpone"]
+Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
 """A change of all tasks that match."""
 
 ALL_STATES: Final = frozenset(TaskState)
@@ -18,8 +18,9 @@ STATES_OF: Final[dict[Action, frozenset[TaskState]]] = {
     "delete": ALL_STATES,
     "redrive": frozenset({TaskState.DEAD}),
     "postpone": frozenset({TaskState.DELAYED}),
+    "retag": ALL_STATES,
 }
-"""The states of tasks that a change is possible for."""
+"""The states of tasks that a change is possible for. Leased tasks match a retag too, and are left as they are."""
 SEARCHED_BYTES: Final = 64 * 1024
 """The beginning of each payload that is searched for a text."""
 MAX_SCANNED: Final = 100_000
@@ -97,6 +98,17 @@ def check_search(search: Search) -> None:
         text = getattr(search, name)
         if text:
             check_text(name, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTo:
+    """The values that a change gives to tasks: the eta of a postponement, the tag of a retag (None: no tag)."""
+
+    eta: Instant | None = None
+    tag: str | None = None
+
+
+NO_VALUES: Final = ChangeTo()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,9 @@
 
 from typing import cast
 
-from queue_core.clock import Instant
 from queue_core.http_api import values
 from queue_core.http_api.values import Json
-from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
+from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Search, SearchPage
 
 
 def search_json(wanted: Search, *, after: int, scan: int) -> Json:
@@ -25,10 +24,11 @@ def search_json(wanted: Search, *, after: int, scan: int) -> Json:
     }
 
 
-def change_json(action: Action, wanted: Search, *, dry_run: bool, after: int, scan: int, eta: Instant | None) -> Json:
+def change_json(action: Action, wanted: Search, *, dry_run: bool, after: int, scan: int, to: ChangeTo) -> Json:
     """Return a step of a change as the body of a request."""
     plain = {**search_json(wanted, after=after, scan=scan), "dry_run": dry_run}
-    return plain | ({"eta": eta} if action == "postpone" else {})
+    values_of: dict[Action, Json] = {"postpone": {"eta": to.eta}, "retag": {"new_tag": to.tag}}
+    return plain | values_of.get(action, {})
 
 
 def search_page_of(json: Json) -> SearchPage:

@@ -1,8 +1,7 @@
 """Searches of a store that this process opened."""
 
-from queue_core.clock import Instant
 from queue_core.limits import MAX_PEEK_TASKS
-from queue_core.search.criteria import Action, MatchedBatch, Scan, Search, SearchPage
+from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage
 from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
 from queue_core.service import QueueService
 
@@ -25,16 +24,16 @@ def change_matching(
     dry_run: bool,
     after: int,
     scan: int,
-    eta: Instant | None,
+    to: ChangeTo,
 ) -> MatchedBatch:
     """See `Queue.change_matching`."""
-    check_action(action, eta)
+    check_action(action, to)
     wanted = wanted.within(action)
     made = Scan(wanted, after=after, limit=MAX_PEEK_TASKS, most=scan)
     total = _run(service, queue, made)
     changed = 0
     if not dry_run:
-        changed = sum(service.run(step) for step in chunk_changes(queue, action, wanted, made.found, eta=eta))
+        changed = sum(service.run(step) for step in chunk_changes(queue, action, wanted, made.found, to=to))
     return MatchedBatch(len(made.found), changed, made.next_after, made.scanned, total)
 
 

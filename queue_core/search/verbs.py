@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.search.criteria import Action, Scan, Search
+from queue_core.limits import check_tag
+from queue_core.search.criteria import Action, ChangeTo, Scan, Search
 from queue_core.service import Operation
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
@@ -16,13 +16,13 @@ CHUNK = 100
 
 
 def chunk_changes(
-    queue: str, action: Action, search: Search, found: Sequence[StoredTask], *, eta: Instant | None
+    queue: str, action: Action, search: Search, found: Sequence[StoredTask], *, to: ChangeTo
 ) -> Iterator[Operation[int]]:
     """Yield the transactions that change the found tasks, as far as they still match; each returns how many."""
     names = [task.shown_name for task in found]
     for begin in range(0, len(names), CHUNK):
         yield partial(
-            change_chunk, queue=queue, action=action, search=search, names=names[begin : begin + CHUNK], eta=eta
+            change_chunk, queue=queue, action=action, search=search, names=names[begin : begin + CHUNK], to=to
         )
 
 
@@ -52,14 +52,18 @@ def total_of(work: UnitOfWork, queue: str, search: Search) -> int:
     return sum(counts.get(state, 0) for state in search.states)
 
 
-def check_action(action: Action, eta: Instant | None) -> None:
-    """Raise `InvalidRequestError` for a postponement without an eta, or an eta of anything else."""
-    if (action == "postpone") != (eta is not None):
+def check_action(action: Action, to: ChangeTo) -> None:
+    """Raise `InvalidRequestError` for a postponement without an eta, or a value of anything else, or no tag."""
+    if (action == "postpone") != (to.eta is not None):
         raise InvalidRequestError("eta: a postponement has one, and nothing else has")
+    if to.tag is not None and action != "retag":
+        raise InvalidRequestError("tag: only a retag has one")
+    if to.tag is not None:
+        check_tag(to.tag)
 
 
 def change_chunk(
-    work: UnitOfWork, *, queue: str, action: Action, search: Search, names: Sequence[str], eta: Instant | None
+    work: UnitOfWork, *, queue: str, action: Action, search: Search, names: Sequence[str], to: ChangeTo
 ) -> int:
     """Change those of the named tasks that still match; return how many.
 
@@ -76,10 +80,10 @@ def change_chunk(
         payload_bytes=search.payload_bytes,
     )
     tasks = [task for task in page.tasks if search.matches(task)]
-    return _change(work, queue, action, tasks, eta) if tasks else 0
+    return _change(work, queue, action, tasks, to) if tasks else 0
 
 
-def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[StoredTask], eta: Instant | None) -> int:
+def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[StoredTask], to: ChangeTo) -> int:
     names = [task.shown_name for task in tasks]
     match action:
         case "delete":
@@ -90,5 +94,8 @@ def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[Stored
             released = work.release(queue, [Release(task.token, charge="uncounted") for task in tasks])
             return sum(1 for one in released if one is not None)
         case "postpone":
-            assert eta is not None
+            eta = to.eta
+            assert eta is not None, "checked before"
             return sum(work.postpone(queue, task.shown_name, expected=task.eta, eta=eta) for task in tasks)
+        case "retag":
+            return work.retag(queue, names, to.tag)

@@ -57,6 +57,8 @@ class ServerApp:
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
+        self.paths = [endpoint.path for endpoint in (*ENDPOINTS, *(route.endpoint for route in extensions.routes))]
+        """The paths of the API."""
         self._pages = ConsoleMount(core.authorizer, self._console)
         routes = [*_routes(core, extensions), *self._pages.routes()]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
@@ -75,7 +77,7 @@ class ServerApp:
         proxy = None if options.proxy is None else proxy_login(options.proxy, self.core.authorizer)
         rules = PayloadRules(options.console_payloads, options.console_redact)
         made = ConsoleOptions(tokens, writes=options.console_writes, payloads=rules, proxy=proxy)
-        return Console(OwnServer(self, host="localhost"), made)
+        return Console(OwnServer(self, host="localhost", paths=self.paths), made)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -58,6 +58,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "release-matching": OPERATE,
         "redrive-matching": OPERATE,
         "postpone-matching": OPERATE,
+        "retag-matching": OPERATE,
         "delete-matching": ADMINISTER,
         "registrations": READ,
         "backup": ADMINISTER,
@@ -127,6 +128,10 @@ class Authorizer:
                 self._granted.popitem(last=False)
         self._granted.move_to_end(caller)
         return self._granted[caller][1]
+
+    def granted_role(self, secret: str) -> Role | None:
+        """Return the role of somebody whom `grant` gave this token; None: it is another's."""
+        return next((caller.role for caller, (_, known) in self._granted.items() if known == secret), None)
 
     def accepts(self, authorization: bytes | None) -> bool:
         """Return whether an `Authorization` header has a known token."""

@@ -116,6 +116,12 @@ ENDPOINTS = (
     ),
     _post(f"{_QUEUE}/redrive-matching", "Redrive all that match.", search.redrive_matching, search.ChangeRequest),
     _post(f"{_QUEUE}/postpone-matching", "Postpone all that match.", search.postpone_matching, search.PostponeRequest),
+    _post(
+        f"{_QUEUE}/retag-matching",
+        "Give all that match and are not leased another tag.",
+        search.retag_matching,
+        search.RetagRequest,
+    ),
     _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
     _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
     _post(

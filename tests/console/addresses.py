@@ -23,11 +23,7 @@ def address_of(path: str) -> str:
 
 def addresses() -> list[str]:
     """Return the addresses of all pages, and of those that look different for other names."""
-    return [*(address_of(page.path) for page in PAGES if page.path not in ELSEWHERE), *MORE]
-
-
-ELSEWHERE: Final = frozenset({"/hosts"})
-"""Pages of a registry of supervisors, which the stage has none of."""
+    return [*(address_of(page.path) for page in PAGES), *MORE]
 
 
 MORE: Final = (

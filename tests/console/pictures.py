@@ -23,7 +23,7 @@ FORMS: Final[tuple[tuple[str, Scheme, int, int], ...]] = (
 )
 """The name, colours and window of each picture."""
 MAX_BYTES: Final = 60_000
-_QUALITIES: Final = (82, 60, 40)
+_QUALITIES: Final = (68, 50, 35, 25)
 
 
 def a_camera(folder: Path) -> Camera:

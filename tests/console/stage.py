@@ -9,7 +9,9 @@ from typing import Final
 
 from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config.pools import PoolSpec
+from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
+from orchestrator.http_api.registry import KIND, SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
@@ -38,6 +40,7 @@ DEAD_WORKER: Final = "mailers-dead01"
 DEAD_TASK: Final = "letter-1"
 PAYLOAD: Final = b'{"to": "ann@example.org", "id": 12345678901234567890.50, "note": "<b foreign>\\u001b[0m</b>"}'
 SCHEDULE: Final = "nightly"
+OTHER_HOST: Final = "https://node-1.example:7878"
 SETTINGS_FILE: Final = """\
 store: "memory:"
 queues: {mail: {}}
@@ -97,21 +100,35 @@ def a_console(
         file = folder / "towline.yaml"
         file.write_text(SETTINGS_FILE)
         settings = [("store", "memory:", "towline.yaml:1:1"), ("pools.mailers.env.KEY", FOREIGN[1], FOREIGN[0])]
-        fleet = NO_EXTENSIONS
+        fleet, queues = NO_EXTENSIONS, OwnQueues()
+        stack.callback(queues.close)
         if with_supervisor:
+            _register_hosts(LocalQueues(QueueService(store)))
             fleet = fleet_paths(
                 heartbeat,
                 heartbeat_clock,
                 files=files,
+                registry=SupervisorRegistry(queues, heartbeat, heartbeat_clock, files, version="1.0"),
                 file=file,
                 settings=lambda: settings,
                 problems=lambda: list(FOREIGN),
             )
         thread = ServerThread(store, options, extensions=fleet)
         url = thread.start()
+        queues.locate(url, token=TOKENS[roles[0]] if roles else None)
         stack.callback(store.close)
         stack.callback(thread.stop)
         yield ConsoleStage(thread, store, heartbeat_clock, files, url)
+
+
+def _register_hosts(queues: LocalQueues) -> None:
+    """Register the supervisors of three hosts: one that leads, one that stands by, and one that says odd things."""
+    facts = {"pid": "4242", "reach": "network", "version": "1.0", "phase": "standby"}
+    leads = {**facts, "host": "node-1", "url": OTHER_HOST, "phase": "leading"}
+    queues.register(KIND, "node-1/a", leads, seconds=600)
+    queues.register(KIND, "node-2/b", {**facts, "host": "node-2", "url": ""}, seconds=600)
+    odd = {name: text[:100] for name, text in zip(("host", "url", "version", "phase"), FOREIGN, strict=False)}
+    queues.register(KIND, "odd", {**facts, **odd}, seconds=600)
 
 
 def _pool(name: str, *, queue: str) -> Pool:

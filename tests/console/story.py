@@ -66,6 +66,15 @@ import tasks
 for number in range({LETTERS}):
     tasks.print_letter.add("Ann", number=number)
 """
+ARCHIVE: Final = """\
+from queue_core import NewTask, QueueSpec
+from queue_core.connect import open_queues
+
+queues = open_queues("sqlite:///old.db")
+queues.put_queue(QueueSpec("archive"))
+queues.queue("archive").add([NewTask(b"x") for _ in range(500)])
+queues.close()
+"""
 CATALOGUE: Final = "import tasks; print(tasks.print_catalogue.with_(priority=9).add(pages=480).name)"
 
 Camera = Callable[[str, Page], None]
@@ -115,7 +124,9 @@ def tell(page: Page, console: str, folder: Path, camera: Camera) -> None:
     _it_is_mended_and_redriven(page, console, folder, camera)
     _the_pool_grows_and_says_why(page, console, camera)
     _a_worker_is_killed(page, console, folder, camera)
+    _a_worker_says_where_it_is(page, console, folder, camera)
     _all_else(page, console, camera)
+    _queues_are_moved_in(page, console, folder, camera)
 
 
 def _an_error_is_seen(page: Page, console: str, folder: Path, camera: Camera) -> None:
@@ -142,6 +153,9 @@ def _an_error_is_seen(page: Page, console: str, folder: Path, camera: Camera) ->
 
 def _it_is_mended_and_redriven(page: Page, console: str, folder: Path, camera: Camera) -> None:
     (folder / "letter.txt").write_text("Dear {name},")
+    page.goto(f"{console}queues/letters/matching?change=redrive&error=ValueError")
+    expect(page.get_by_role("heading", name=f"{LETTERS} tasks would be ready again")).to_be_visible()
+    camera("matching", page)
     page.goto(f"{console}queues/letters/dead?error=ValueError")
     page.get_by_role("button", name=f"Redrive all {LETTERS}").click()
     said = f"{LETTERS} of {LETTERS} dead tasks of ValueError in letters are ready again."
@@ -192,8 +206,46 @@ def _a_worker_is_killed(page: Page, console: str, folder: Path, camera: Camera) 
     camera("deaths", page)
 
 
+def _a_worker_says_where_it_is(page: Page, console: str, folder: Path, camera: Camera) -> None:
+    (folder / "printed").unlink()
+    name = run(CATALOGUE, folder)
+    page.goto(f"{console}queues/letters/tasks/{name}")
+    worker = page.locator(".timeline li").filter(has_text="leased").get_by_role("link")
+    worker.last.wait_for(timeout=60_000)
+    worker.last.click()
+    page.get_by_text("Kill…").click()
+    expect(page.locator("details.confirm[open]")).to_contain_text("It holds 1 task")
+    page.get_by_role("link", name="Where is it now?").click()
+    expect(page.locator("main pre").first).to_contain_text("in print_catalogue")
+    camera("stack", page)
+    (folder / "printed").touch()
+
+
+def _queues_are_moved_in(page: Page, console: str, folder: Path, camera: Camera) -> None:
+    """Move the queue of another store into this one: its progress is shown here too."""
+    run(ARCHIVE, folder)
+    subprocess.run(
+        [sys.executable, "-m", "orchestrator", "migrate", "--from", "sqlite:///old.db", "--to", "sqlite:///queue.db"],
+        cwd=folder,
+        env=program_environment(),
+        capture_output=True,
+        timeout=60,
+        check=True,
+    )
+    page.goto(f"{console}moves")
+    expect(page.locator("main tbody tr").first).to_contain_text("archive")
+    camera("moves", page)
+
+
 def _all_else(page: Page, console: str, camera: Camera) -> None:
-    for address in ("schedules", "events", "queues/letters/tags", "queues/letters/leases", "queues/letters/settings"):
+    for address in (
+        "hosts",
+        "schedules",
+        "events",
+        "queues/letters/tags",
+        "queues/letters/leases",
+        "queues/letters/settings",
+    ):
         page.goto(console + address)
         expect(page.locator("main table").first).to_be_visible()
         camera(address.replace("queues/letters/", "queue-"), page)

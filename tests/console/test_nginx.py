@@ -2,13 +2,9 @@
 
 import http.client
 import re
-import shutil
 import socket
-import ssl
-import subprocess
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -17,8 +13,7 @@ import pytest
 
 import orchestrator
 from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
-from tests.support.eventually import eventually
-from tests.support.fleet.certificates import a_certificate
+from tests.support.nginx import NAME, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, a_server
 
 MANUAL: Final = Path(orchestrator.__file__).parents[1] / "docs" / "how-to" / "console.md"
@@ -31,11 +26,17 @@ LOGIN: Final = {"authorization": "Basic " + b64encode(b"ann:secret").decode()}
 class Proxied:
     """A console behind nginx."""
 
-    port: int
-    context: ssl.SSLContext
+    proxy: PrivateNginx
+
+    def connect(self) -> http.client.HTTPConnection:
+        """Connect as a browser that has found the proxy's address by its name."""
+        connection = http.client.HTTPConnection(self.proxy.host, timeout=10)
+        plain = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=10)
+        connection.sock = self.proxy.context.wrap_socket(plain, server_hostname=NAME)
+        return connection
 
     def ask(self, method: str, path: str, body: str | None = None, **headers: str) -> tuple[int, dict[str, str], str]:
-        connection = http.client.HTTPSConnection("localhost", self.port, timeout=10, context=self.context)
+        connection = self.connect()
         try:
             connection.request(method, path, body, {**LOGIN, **headers})
             answer = connection.getresponse()
@@ -46,48 +47,14 @@ class Proxied:
 
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
-    program = shutil.which("nginx", path="/usr/sbin:/usr/bin")
-    if program is None:
-        pytest.skip("nginx: not installed (Debian: apt-get install nginx)")
-    folder = tmp_path_factory.mktemp("nginx")
-    certificate = a_certificate(folder)
     location = re.search(r"```nginx\n(.*?)```", MANUAL.read_text(), re.DOTALL)
     assert location is not None
-    with closing(socket.socket()) as trial:
-        trial.bind(("127.0.0.1", 0))
-        port = trial.getsockname()[1]
-    options = ServeOptions(tokens=(ADMIN,), proxy=PROXY, console_writes=True, allowed_hosts=("localhost",))
+    options = ServeOptions(tokens=(ADMIN,), proxy=PROXY, console_writes=True, allowed_hosts=(NAME,))
     with a_server(options=options) as server:
         block = location[1].replace("http://127.0.0.1:7878", server.url)
-        hashed = subprocess.run(
-            ["openssl", "passwd", "-apr1", "secret"], capture_output=True, text=True, check=True
-        ).stdout.strip()
-        (folder / "people").write_text(f"ann:{hashed}\n")
-        (folder / "nginx.conf").write_text(
-            f"daemon off; pid {folder}/pid; error_log {folder}/error.log; worker_processes 1; user root;\n"
-            "events {}\n"
-            f"http {{ access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;\n"
-            f"fastcgi_temp_path {folder}/f; uwsgi_temp_path {folder}/u; scgi_temp_path {folder}/s;\n"
-            f"server {{ listen 127.0.0.1:{port} ssl; ssl_certificate {certificate.certificate};\n"
-            f"ssl_certificate_key {certificate.key}; auth_basic x; auth_basic_user_file {folder}/people;\n"
-            f"{block}}} }}\n"
-        )
-        nginx = subprocess.Popen([program, "-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log")])
-        try:
-            context = ssl.create_default_context(cafile=str(certificate.certificate))
-            found = Proxied(port, context)
-
-            def is_up() -> bool:
-                try:
-                    return found.ask("GET", "/ops/console/")[0] == 200
-                except OSError:
-                    return False
-
-            eventually(is_up, seconds=20)
-            yield found
-        finally:
-            nginx.terminate()
-            nginx.wait(timeout=20)
+        folder = tmp_path_factory.mktemp("nginx")
+        with a_proxy(folder, server.port, location=block, people={"ann": "secret"}) as proxy:
+            yield Proxied(proxy)
 
 
 def test_pages_and_forms_work_behind_the_prefix(proxied: Proxied) -> None:
@@ -96,7 +63,7 @@ def test_pages_and_forms_work_behind_the_prefix(proxied: Proxied) -> None:
     status, _, html = proxied.ask("GET", f"/ops/console/queues/{QUEUE}")
     assert (status, "operator" in html, 'href="/' in html) == (200, True, False)
     form = {"content-type": "application/x-www-form-urlencoded", "sec-fetch-site": "same-origin"}
-    origin = f"https://localhost:{proxied.port}"
+    origin = proxied.proxy.origin
     path = f"/ops/console/queues/{QUEUE}/pause"
     status, headers, _ = proxied.ask("POST", path, f"back=queues/{QUEUE}", origin=origin, **form)
     assert (status, headers["location"]) == (303, f"../../queues/{QUEUE}")
@@ -112,7 +79,7 @@ def test_a_browsers_own_header_names_nobody(proxied: Proxied) -> None:
 
 
 def test_a_page_follows_what_happens_through_the_proxy(proxied: Proxied) -> None:
-    connection = http.client.HTTPSConnection("localhost", proxied.port, timeout=10, context=proxied.context)
+    connection = proxied.connect()
     connection.request("GET", f"/ops/console/live/queues/{QUEUE}", headers=LOGIN)
     answer = connection.getresponse()
     assert (answer.status, answer.getheader("content-type")) == (200, "text/event-stream; charset=utf-8")

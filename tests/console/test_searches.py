@@ -103,6 +103,16 @@ def test_a_lesser_role_is_refused_by_the_api_whatever_it_sends(running: RunningS
     assert (queue.stats().dead, queue.stats().ready) == (1, 1)
 
 
+def test_all_that_match_get_another_tag_after_they_were_counted(running: RunningServer, queue: HttpQueue) -> None:
+    queue.add([NewTask(b"x", tag="slwo"), NewTask(b"x", tag="slwo")])
+    operator = visitor(running, Role.OPERATOR)
+    counted = operator.get(f"{HERE}/matching?change=retag&tag=slwo&new_tag=slow")
+    assert "2 tasks would be given that tag" in counted.text
+    fields = {"change": "retag", "tag": "slwo", "new_tag": "slow", "back": HERE}
+    assert "2 tasks of" in operator.post(f"{HERE}/matching", fields).text
+    assert {task.tag for task in queue.peek().tasks} == {"slow"}
+
+
 def test_a_task_is_changed_as_its_state_allows(running: RunningServer, queue: HttpQueue) -> None:
     admin = visitor(running, Role.ADMIN)
     queue.add([NewTask(b"x", name="one"), NewTask(b"x", name="two", delay_seconds=60)])

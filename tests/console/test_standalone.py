@@ -7,18 +7,22 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.demo.runner import free_address, serve_console
 from orchestrator.demo.script import settings_text
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
+from orchestrator.state.directory import StateDir
 from queue_core.cli.console.alone import Announced, ApiSource, ConsoleAlone, OfServer, OfStore
 from queue_core.console.api import ApiReply, Query, SplitApi
+from queue_core.console.app import PersonFinder
 from queue_core.console.logins import CODE_SECONDS, OneTimeLogins
 from queue_core.errors import InvalidSettingError
 from queue_core.http_api.values import Json
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.console.proxy import role_login
+from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
@@ -32,9 +36,11 @@ OPERATOR = AccessToken(Role.OPERATOR, "operator-secret-0123456789", "ops@example
 
 
 @contextmanager
-def alone(source: ApiSource, *, writes: bool = True, token: str | None = None) -> Iterator[tuple[Visitor, Announced]]:
+def alone(
+    source: ApiSource, *, writes: bool = True, token: str | None = None, proxy: PersonFinder | None = None
+) -> Iterator[tuple[Visitor, Announced]]:
     """Run a console in a thread; yield a visitor and what was announced."""
-    console = ConsoleAlone(source, ServeOptions(port=0), writes=writes, token=token)
+    console = ConsoleAlone(source, ServeOptions(port=0), writes=writes, token=token, proxy=proxy)
     announced: list[Announced] = []
     is_ready = threading.Event()
 
@@ -66,6 +72,49 @@ def test_over_a_server_with_tokens_people_log_in_with_theirs_and_have_their_role
             other.post("login", {"token": OPERATOR.secret})
             assert "is paused" in other.post(f"queues/{QUEUE}/pause", {"back": f"queues/{QUEUE}"}).text
             assert "paused" in visitor.get(f"queues/{QUEUE}").text
+
+
+PROXY = ProxyLogin("x-forwarded-user", ("127.0.0.1",), Role.VIEWER, {"ops": Role.OPERATOR, "boss": Role.ADMIN})
+
+
+def person(visitor: Visitor, name: str) -> Visitor:
+    """Return somebody whom the proxy names."""
+    return Visitor(visitor.port, headers={"x-forwarded-user": name})
+
+
+def test_people_whom_a_proxy_names_get_the_token_of_their_role() -> None:
+    with (
+        a_server(options=ServeOptions(tokens=(VIEWER, OPERATOR))) as server,
+        alone(OfServer(server.url), proxy=role_login(PROXY, (VIEWER, OPERATOR))) as (visitor, _),
+    ):
+        assert QUEUE in person(visitor, "anybody").get("queues").text
+        assert person(visitor, "anybody").post(f"queues/{QUEUE}/pause").status == 403
+        assert "is paused" in person(visitor, "ops").post(f"queues/{QUEUE}/pause", {"back": f"queues/{QUEUE}"}).text
+        assert person(visitor, "boss").get("queues").path == "/console/login", "no token is known of that role"
+        assert visitor.get("queues").path == "/console/login"
+
+
+def test_a_supervisor_s_own_listener_knows_people_whom_a_proxy_names(tmp_path: Path) -> None:
+    heartbeat, clock = a_heartbeat()
+    files = StateDir(tmp_path)
+    with a_server(options=ServeOptions(tokens=(VIEWER, OPERATOR))) as server, files.locked():
+        options = ServeOptions(port=0, tokens=(VIEWER, OPERATOR), proxy=PROXY, console_writes=True)
+        listener = FleetListener(options, fleet_paths(heartbeat, clock, files=files), queues=server.url)
+        listener.start()
+        try:
+            visitor = Visitor(int(listener.url.rpartition(":")[2]))
+            assert QUEUE in person(visitor, "anybody").get("queues").text
+            refused = person(visitor, "anybody").post("drain")
+            assert (refused.status, "of role viewer" in refused.text) == (403, True)
+            with capture_logs() as logged:
+                assert person(visitor, "ops").post("drain", {"back": "queues"}).status == 200
+            assert [one["by"] for one in logged if one["event"] == "operator.acted"] == ["ops"]
+            assert person(visitor, "ops").post(f"queues/{QUEUE}/pause", {"back": "queues"}).status == 200
+            assert "Resume" in person(visitor, "ops").get(f"queues/{QUEUE}").text
+            assert person(visitor, "boss").get("queues").path == "/console/login"
+            assert visitor.get("queues").path == "/console/login"
+        finally:
+            listener.stop()
 
 
 def test_a_link_logs_one_person_in_once() -> None:

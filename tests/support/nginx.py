@@ -4,10 +4,11 @@ import os
 import shutil
 import ssl
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import pytest
@@ -34,6 +35,11 @@ http {{
     server_name {name};
     ssl_certificate {folder}/cert.pem;
     ssl_certificate_key {folder}/key.pem;
+{login}{location}
+  }}
+}}
+"""
+_LOCATION: Final = """
     location {prefix}/ {{
       proxy_pass http://127.0.0.1:{upstream}/;
       proxy_http_version 1.1;
@@ -43,8 +49,6 @@ http {{
       proxy_read_timeout 1h;
       proxy_buffering off;
     }}
-  }}
-}}
 """
 
 
@@ -67,8 +71,15 @@ class PrivateNginx:
 
 
 @contextmanager
-def a_proxy(folder: Path, upstream: int) -> Iterator[PrivateNginx]:
-    """Run nginx before the server at port `upstream`; skips the test where there is none."""
+def a_proxy(
+    folder: Path, upstream: int, *, location: str = "", people: Mapping[str, str] = MappingProxyType({})
+) -> Iterator[PrivateNginx]:
+    """Run nginx before the server at port `upstream`; skips the test where there is none.
+
+    Args:
+        location: what takes the place of the usual block with the prefix.
+        people: the passwords of those whom nginx itself logs in; none: it lets everybody through.
+    """
     program, openssl = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin"), shutil.which("openssl")
     if program is None or openssl is None:
         pytest.skip("no nginx, or no openssl: apt install nginx-light openssl")
@@ -79,7 +90,10 @@ def a_proxy(folder: Path, upstream: int) -> Iterator[PrivateNginx]:
     subprocess.run(command, check=True, capture_output=True)
     settings = folder / "nginx.conf"
     user = "user root;\n" if os.geteuid() == 0 else ""
-    filled = {"folder": folder, "port": port, "upstream": upstream, "name": NAME, "prefix": PREFIX, "user": user}
+    location = location or _LOCATION.format(prefix=PREFIX, upstream=upstream)
+    login = f"auth_basic x; auth_basic_user_file {folder}/people;\n" if people else ""
+    (folder / "people").write_text("".join(f"{name}:{{PLAIN}}{password}\n" for name, password in people.items()))
+    filled = {"folder": folder, "port": port, "name": NAME, "user": user, "login": login, "location": location}
     settings.write_text(_SETTINGS.format(**filled))
     process = subprocess.Popen([program, "-c", str(settings), "-e", str(folder / "error.log"), "-p", str(folder)])
     try:

@@ -33,6 +33,7 @@ class NamedPlaces:
 _QUEUE: Final = NamedPlaces(("queues",))
 _POOL: Final = NamedPlaces(options={"--pool": "pools"})
 _TAGGED: Final[Mapping[str, Kind]] = {"--tag": "tags"}
+_RETAGGED: Final[Mapping[str, Kind]] = {"--tag": "tags", "--retag": "tags"}
 _NAMED: Final[Mapping[str, Kind]] = {"--tag": "tags", "--named": "tasks"}
 
 NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
@@ -42,7 +43,7 @@ NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
     "release": NamedPlaces(("queues", None)),
     "delete": NamedPlaces(("queues", None), {"--named": "tasks"}),
     "peek": NamedPlaces(("queues",), _NAMED),
-    "search": NamedPlaces(("queues",), _TAGGED, ("--redrive", "--release", "--delete", "--dry-run")),
+    "search": NamedPlaces(("queues",), _RETAGGED, ("--redrive", "--release", "--delete", "--dry-run")),
     "purge": NamedPlaces(("queues",), _TAGGED, ("--dead",)),
     "redrive": NamedPlaces(("queues",), _NAMED),
     "pause": NamedPlaces(("queues",), {"--pool": "pools"}),

@@ -14,9 +14,10 @@ from orchestrator.cli.times import TypedInstant, parse_instant
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import figures_of
 from orchestrator.json_fields import list_in, mappings_of, text_in
-from orchestrator.runtimes.running_stack import StackRequests, worker_in
+from orchestrator.runtimes.running_stack import StackRequests, own_lines, worker_in
 from orchestrator.settings_file import state_of
 from queue_core.cli import exits
+from queue_core.cli.event_lines import is_library_file
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
@@ -24,7 +25,7 @@ from queue_core.cli.output import echo, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions
 from queue_core.config.messages import did_you_mean
 from queue_core.process.terminal import clean
-from queue_core.process.wording import shown_seconds
+from queue_core.process.wording import counted, shown_seconds
 
 Json: TypeAlias = dict[str, object]
 
@@ -172,15 +173,19 @@ def _print_stack(worker: str, where: TargetOptions, *, as_json: bool) -> int:
             raise CommandError(message, code=exits.NO_INPUT, where=str(files.path), fix="`towline workers` lists them")
         found = StackRequests(files, SystemMonotonicClock()).stack_of(*known)
         lines, why = [clean(line) for line in found.lines], found.why
+        own = own_lines(lines, is_library_file)
     else:
         with supervisor_at(url, where["token_file"]) as supervisor:
             told = supervisor.get("workers", worker, "stack")
-        lines, why = [str(line) for line in list_in(told, "lines")], text_in(told, "why")
+        lines, own = ([str(line) for line in list_in(told, name)] for name in ("lines", "own"))
+        why = text_in(told, "why")
     if as_json:
-        print_json({"worker": worker, "lines": lines, "why": why})
+        print_json({"worker": worker, "lines": lines, "own": own, "why": why})
     elif lines:
-        for line in lines:
+        for line in own or lines:
             click.echo(line)
+        if own and len(own) < len(lines):
+            print_info(f"{counted(len(lines) - len(own), 'line')} of libraries left out: --json has them")
     if why and not as_json:
         raise CommandError(f"no stack of {worker}: {why}", code=exits.UNAVAILABLE)
     return exits.UNAVAILABLE if why else exits.OK

@@ -5,6 +5,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Unpack
 
 import click
@@ -15,7 +16,7 @@ from queue_core.cli.group import command
 from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import target_options
 from queue_core.cli.output import print_info
-from queue_core.cli.serving import listen_failure
+from queue_core.cli.serving import listen_failure, serve_options
 from queue_core.cli.target import TargetOptions, find_target
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.server.options import options_of
@@ -49,12 +50,14 @@ def console(
     them apart: for a server that listens at a Unix socket or on another machine, or for a store without any server.
 
     Where the server has tokens, people log in with theirs. Given one, this command prints on a terminal a link that
-    logs you in once, within 5 minutes. It only shows, unless you add --writes.
+    logs you in once, within 5 minutes. It only shows, unless you add --writes. `server.auth` of the settings file
+    counts here too: a person whom the proxy names gets the token of server.tokens that has their role.
     """
     from queue_core.cli.console.alone import Announced, ConsoleAlone
     from queue_core.cli.settings_file import load_queue_file
     from queue_core.config.listen import checked_listen
     from queue_core.console.call import PayloadRules
+    from queue_core.server.console.proxy import role_login
 
     try:
         options = options_of(checked_listen(listen))
@@ -62,10 +65,15 @@ def console(
         raise CommandError(str(error), code=exits.USAGE, where="--listen") from None
     target = find_target(**where)
 
-    rules = PayloadRules()
+    rules, proxy = PayloadRules(), None
     if target.file is not None:
-        shown = load_queue_file(target.file)[0].console
-        rules = PayloadRules(shown.viewers_see_payloads, shown.redact)
+        settings, directory = load_queue_file(target.file)
+        rules = PayloadRules(settings.console.viewers_see_payloads, settings.console.redact)
+        if settings.server.auth is not None:
+            served = serve_options(settings, directory)
+            assert served.proxy is not None, "it is made of server.auth"
+            proxy = role_login(served.proxy, served.tokens)
+            options = replace(options, allowed_hosts=served.allowed_hosts)
 
     def announce(found: Announced) -> None:
         if as_json:
@@ -79,7 +87,7 @@ def console(
 
     with _source(target.url, target.origin, is_server=target.is_server) as source:
         try:
-            alone = ConsoleAlone(source, options, writes=writes, token=target.token, payloads=rules)
+            alone = ConsoleAlone(source, options, writes=writes, token=target.token, payloads=rules, proxy=proxy)
         except ListenError as error:
             raise listen_failure(error, options) from None
         try:

@@ -25,6 +25,7 @@ CHANGED: Final[dict[Action, str]] = {
     "delete": "deleted",
     "redrive": "ready again",
     "postpone": "postponed",
+    "retag": "given another tag",
 }
 PAYLOAD_BYTES: Final = 1024
 MAX_STEPS: Final = 1_000_000
@@ -40,6 +41,7 @@ MAX_STEPS: Final = 1_000_000
         "towline search thumbs --contains cat.jpg --added-before 2h",
         "towline search thumbs --worker resize-7f3k2q --release --yes",
         "towline search thumbs --state delayed --postpone 10m",
+        "towline search thumbs --tag slwo --retag slow",
     ),
 )
 @click.argument("queue")
@@ -58,6 +60,7 @@ MAX_STEPS: Final = 1_000_000
 @click.option("--release", is_flag=True, help="Give back the leases of all that match, uncounted.")
 @click.option("--delete", is_flag=True, help="Delete all that match.")
 @click.option("--postpone", type=DURATION, metavar="TIME", help="Move the eta of all delayed tasks that match to then.")
+@click.option("--retag", metavar="TAG", help="Give all that match and are not leased this tag; '' takes it away.")
 @click.option("--dry-run", is_flag=True, help="Only count what would be changed.")
 @click.option("--yes", is_flag=True, help="Change them without asking.")
 @tag_options
@@ -77,6 +80,7 @@ def search(
     release: bool,  # noqa: FBT001
     delete: bool,  # noqa: FBT001
     postpone: float | None,
+    retag: str | None,
     dry_run: bool,  # noqa: FBT001
     yes: bool,  # noqa: FBT001
     tags: tuple[str, ...],
@@ -84,7 +88,7 @@ def search(
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
 ) -> int:
-    """Find tasks of QUEUE by what they went through; with --redrive, --release, --delete or --postpone: change them.
+    """Find tasks of QUEUE by what they went through; --redrive, --release, --delete, --postpone, --retag change them.
 
     All that match are counted first, and changed once you say so, or with --yes, in steps of up to 1,000. A task that
     no longer matches when its turn comes is left alone. A search looks at tasks in the order of their ids, 10,000 a
@@ -101,12 +105,12 @@ def search(
         error,
         contains,
     )
-    action = _action(redrive=redrive, release=release, delete=delete, postpone=postpone)
+    action = _action(redrive=redrive, release=release, delete=delete, postpone=postpone, retag=retag)
     with opened_queue(queue, **where) as opened:
         if action is None:
             return _find(opened, wanted, limit, after, as_json=as_json)
         eta = None if postpone is None else moved(now, postpone)
-        change = MatchingChange(opened, action, wanted, eta)
+        change = MatchingChange(opened, action, wanted, eta, retag or None)
         return _change(change, dry_run=dry_run, is_agreed=yes, as_json=as_json)
 
 
@@ -115,7 +119,7 @@ def _ago(now: Instant, seconds: float) -> Instant:
     return max(Instant(0), moved(now, -seconds))
 
 
-def _action(*, redrive: bool, release: bool, delete: bool, postpone: float | None) -> Action | None:
+def _action(*, redrive: bool, release: bool, delete: bool, postpone: float | None, retag: str | None) -> Action | None:
     given: list[Action] = []
     if redrive:
         given.append("redrive")
@@ -125,6 +129,8 @@ def _action(*, redrive: bool, release: bool, delete: bool, postpone: float | Non
         given.append("delete")
     if postpone is not None:
         given.append("postpone")
+    if retag is not None:
+        given.append("retag")
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(f'--{one}' for one in given)}: give one of them")
     return given[0] if given else None
@@ -151,18 +157,21 @@ def _find(queue: Queue, wanted: Search, limit: int, after: int, *, as_json: bool
 
 @dataclass(frozen=True, slots=True)
 class MatchingChange:
-    """A change of all tasks of a queue that match; `eta`: of a postponement."""
+    """A change of all tasks of a queue that match; `eta`: of a postponement; `tag`: of a retag, None is no tag."""
 
     queue: Queue
     action: Action
     wanted: Search
     eta: Instant | None
+    tag: str | None = None
 
     def steps(self, *, dry_run: bool) -> Iterator[MatchedBatch]:
         """Yield the outcome of each step."""
         place = 0
         for _ in range(MAX_STEPS):
-            batch = self.queue.change_matching(self.action, self.wanted, dry_run=dry_run, after=place, eta=self.eta)
+            batch = self.queue.change_matching(
+                self.action, self.wanted, dry_run=dry_run, after=place, eta=self.eta, tag=self.tag
+            )
             yield batch
             if batch.next_after is None:
                 return
@@ -195,7 +204,8 @@ def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: 
     if as_json:
         print_json({"matched": matched, "changed": changed})
     else:
-        left = f"; {matched - changed:,} had moved on" if matched > changed else ""
+        why = "are leased, or had that tag" if change.action == "retag" else "had moved on"
+        left = f"; {matched - changed:,} {why}" if matched > changed else ""
         echo(f"{counted(changed, 'task')} {CHANGED[change.action]}{left}")
     return exits.OK if changed else exits.NEGATIVE
 

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 
 from queue_core.console.api import ConsoleApi, OtherServer, OwnServer
-from queue_core.console.app import Console, ConsoleOptions
+from queue_core.console.app import Console, ConsoleOptions, PersonFinder
 from queue_core.console.call import PayloadRules
 from queue_core.console.logins import RemoteTokens
 from queue_core.errors import InvalidSettingError
@@ -64,7 +64,8 @@ class OfStore:
         """See `ApiSource.start`."""
         self._state = ServerState(self._store, ServeOptions())
         self._state.start()
-        return OwnServer(ServerApp(self._state, connections), host="localhost")
+        app = ServerApp(self._state, connections)
+        return OwnServer(app, host="localhost", paths=app.paths)
 
     def end(self) -> None:
         """See `ApiSource.end`."""
@@ -92,6 +93,7 @@ class ConsoleAlone:
         writes: bool,
         token: str | None = None,
         payloads: PayloadRules = PayloadRules(),  # noqa: B008 - a frozen value
+        proxy: PersonFinder | None = None,
     ) -> None:
         """Bind at once. Raises `ListenError`.
 
@@ -99,7 +101,9 @@ class ConsoleAlone:
             payloads: which payloads are shown.
             options: the address. Its tokens are those of people; a source that knows its own is asked instead.
             token: the token that a one-time link logs in with.
+            proxy: finds people whom a proxy has logged in; None: nobody is.
         """
+        self._proxy = proxy
         self._source = source
         self._options = options
         self._writes = writes
@@ -118,7 +122,8 @@ class ConsoleAlone:
             shared = Connections(loop.time)
 
         api = self._source.start(PageConnection.shared)
-        console = Console(api, ConsoleOptions(writes=self._writes, payloads=self._payloads), logins=RemoteTokens(api))
+        made = ConsoleOptions(writes=self._writes, payloads=self._payloads, proxy=self._proxy)
+        console = Console(api, made, logins=RemoteTokens(api))
         mount = ConsoleMount(Authorizer(replace(self._options, tokens=())), lambda: console)
         app = Starlette(routes=mount.routes(), exception_handlers={HTTPException: route_error})
         is_open = await RemoteTokens(api).is_open()

@@ -115,21 +115,24 @@ async def matching(call: PageCall) -> Mapping[str, object]:
         "found": None,
         "problem": "",
         "postpone": call.one("postpone"),
+        "new_tag": call.one("new_tag"),
         "matching_query": query_of(wanted),
     }
     if change not in CHANGES:
         return shown
     try:
-        body = _change_body(call, change, wanted, call.one("postpone"))
+        body = _change_body(call, change, wanted, postpone=call.one("postpone"), new_tag=call.one("new_tag"))
     except FilterError as error:
         return {**shown, "problem": str(error)}
     return {**shown, "found": await matched(call, call.path["queue"], change, body, dry_run=True)}
 
 
-def _change_body(call: PageCall, change: str, wanted: Mapping[str, str], postpone: str) -> Json:
+def _change_body(call: PageCall, change: str, wanted: Mapping[str, str], *, postpone: str, new_tag: str) -> Json:
     body = body_of(wanted, now_seconds=call.now_seconds)
     if change == "postpone":
         body["eta"] = round((call.now_seconds + duration_of("postpone", postpone)) * 1e6)
+    if change == "retag":
+        body["new_tag"] = new_tag or None
     return body
 
 
@@ -139,7 +142,8 @@ async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
     if change not in CHANGES:
         raise refused(f"there is no change called {change[:40]!r}")
     try:
-        body = _change_body(call, change, wanted, form.get("postpone", ""))
+        values = {name: form.get(name, "") for name in ("postpone", "new_tag")}
+        body = _change_body(call, change, wanted, **values)
     except FilterError as error:
         raise refused(str(error)) from None
     found = await matched(call, queue, change, body, dry_run=False)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 
 from queue_core.server.auth import Authorizer, Headers, Principal
-from queue_core.server.options import ProxyLogin
+from queue_core.server.options import AccessToken, ProxyLogin, Role
 
 MAX_NAME_CHARACTERS = 320
 _UNIX = "unix"
@@ -20,6 +20,39 @@ def proxy_login(options: ProxyLogin, authorizer: Authorizer) -> Callable[[str, H
         return authorizer.grant(Principal(options.roles.get(name, options.role), name))
 
     return token_of
+
+
+def role_login(options: ProxyLogin, tokens: Sequence[AccessToken]) -> Callable[[str, Headers], str | None]:
+    """Return the same for a console over another server's API: a person gets that of `tokens` which has their role.
+
+    A person of a role that none of them has is nobody, and is asked to log in.
+    """
+    by_role = tokens_by_role(tokens)
+
+    def token_of(address: str, headers: Headers) -> str | None:
+        name = person_of(options, address, headers)
+        return None if name is None else by_role.get(options.roles.get(name, options.role))
+
+    return token_of
+
+
+def token_elsewhere(tokens: Sequence[AccessToken], authorizer: Authorizer) -> Callable[[str | None], str | None]:
+    """Return the function that finds the token with which another server is called for the viewer with a token.
+
+    A token that was granted here to a person whom the proxy named is unknown there: it becomes that of their role.
+    """
+    by_role = tokens_by_role(tokens)
+
+    def found(token: str | None) -> str | None:
+        role = None if token is None else authorizer.granted_role(token)
+        return token if role is None else by_role.get(role)
+
+    return found
+
+
+def tokens_by_role(tokens: Sequence[AccessToken]) -> dict[Role, str]:
+    """Return the first token of each role."""
+    return {one.role: one.secret for one in reversed(tokens)}
 
 
 def person_of(options: ProxyLogin, address: str, headers: Headers) -> str | None:

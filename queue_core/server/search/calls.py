@@ -14,7 +14,17 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.http_api.values import STATES, StateName
 from queue_core.limits import MAX_INTEGER
-from queue_core.search.criteria import MAX_SCANNED, SCANNED, Action, MatchedBatch, Scan, Search, check_search
+from queue_core.search.criteria import (
+    MAX_SCANNED,
+    NO_VALUES,
+    SCANNED,
+    Action,
+    ChangeTo,
+    MatchedBatch,
+    Scan,
+    Search,
+    check_search,
+)
 from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
 from queue_core.server import events
 from queue_core.server.handlers import EndpointCall
@@ -76,6 +86,12 @@ class PostponeRequest(ChangeRequest):
     eta: int = Field(ge=0, le=MAX_INTEGER, description="The new eta of each task, in microseconds since the epoch.")
 
 
+class RetagRequest(ChangeRequest):
+    """The same, for another tag. Leased tasks match, and are left as they are."""
+
+    new_tag: str | None = Field(description="The tag that they get; null: none.")
+
+
 class FoundTasks(TypedDict):
     """Tasks that match, and how far the search came."""
 
@@ -109,19 +125,24 @@ async def redrive_matching(core: ServerState, call: EndpointCall) -> MatchedBatc
 
 async def postpone_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
     params = call.read(PostponeRequest)
-    return await _change(core, call, "postpone", params, eta=Instant(params.eta))
+    return await _change(core, call, "postpone", params, to=ChangeTo(eta=Instant(params.eta)))
+
+
+async def retag_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
+    params = call.read(RetagRequest)
+    return await _change(core, call, "retag", params, to=ChangeTo(tag=params.new_tag))
 
 
 async def _change(
-    core: ServerState, call: EndpointCall, action: Action, params: ChangeRequest, *, eta: Instant | None = None
+    core: ServerState, call: EndpointCall, action: Action, params: ChangeRequest, *, to: ChangeTo = NO_VALUES
 ) -> MatchedBatch:
-    check_action(action, eta)
+    check_action(action, to)
     wanted = params.search().within(action)
     scan = Scan(wanted, after=params.after, limit=limits.MAX_PEEK_TASKS, most=params.scan)
     total = await _run(core, call.queue, scan)
     changed = 0
     if not params.dry_run:
-        for step in chunk_changes(call.queue, action, wanted, scan.found, eta=eta):
+        for step in chunk_changes(call.queue, action, wanted, scan.found, to=to):
             changed += await core.committer.run(step)
         if changed:
             log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)

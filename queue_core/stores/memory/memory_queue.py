@@ -19,7 +19,7 @@ from queue_core.stats import (
     sample_waiting,
 )
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
-from queue_core.verbs import Added, HeldName, Page
+from queue_core.verbs import Added, HeldName, Page, Retagged
 
 KEPT_SAMPLES = 10_000
 """Finished leases kept of each queue, at least; more where its history is longer."""
@@ -27,6 +27,7 @@ MAX_WAITING_READ = 1000
 """Etas of ready tasks that `waiting` reads at most."""
 
 _CHANGED_BY_TIME = (TaskState.DELAYED, TaskState.LEASED)
+_READY_OR_HELD = (TaskState.READY, TaskState.HELD)
 
 
 @dataclass(slots=True)
@@ -137,6 +138,22 @@ class MemoryQueue:
             return False
         self.put(semantics.postpone(task, eta=eta, now=now))
         return True
+
+    def retag(self, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        """See `Transaction.retag`. A task of a lane is held until `update_lanes` admits it."""
+        self.expire(now=now)
+        retagged = []
+        for name in dict.fromkeys(names):
+            task = self.named(name)
+            if task is None or task.state is TaskState.LEASED or task.tag == tag:
+                continue
+            moved = semantics.retag(task, tag=tag, now=now)
+            is_ready = moved.state in _READY_OR_HELD
+            self.tasks[task.id] = semantics.hold(moved) if is_ready and self._has_lane(tag) else moved
+            self._touched |= {task.tag, tag}
+            self.totals.setdefault(tag, {})
+            retagged.append(Retagged(name, is_ready))
+        return retagged
 
     def bring_forward(self, *, until: Instant, now: Instant) -> None:
         """Move the etas of DELAYED tasks that lie between `now` and `until` to `now`."""

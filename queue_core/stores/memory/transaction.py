@@ -27,6 +27,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -292,6 +293,12 @@ class MemoryTransaction:
         moved = contents.postpone(name, expected=expected, eta=eta, now=now)
         contents.update_lanes(now=now)
         return moved
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        contents = self._open(queue)
+        retagged = contents.retag(names, tag, now=now)
+        contents.update_lanes(now=now)
+        return retagged
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant

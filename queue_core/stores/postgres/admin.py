@@ -1,4 +1,4 @@
-"""The verbs of administrators and supervisors: delete by name, purge, redrive; workers, leads, idempotency."""
+"""The verbs of administrators and supervisors: delete by name, purge, redrive, retag; workers, leads, idempotency."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -17,7 +17,7 @@ from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import StoredTask, TagFilter
-from queue_core.verbs import Busy
+from queue_core.verbs import Busy, Retagged
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -35,6 +35,12 @@ _POSTPONE = Statement(
     "SELECT * FROM towline.postpone($1, $2, $3, $4, $5)",
     (pack.text, pack.int8, pack.text, pack.int8, pack.int8),
 )
+_RETAG = Statement(
+    "towline_retag",
+    "SELECT * FROM towline.retag($1, $2, $3, $4)",
+    (pack.text, pack.int8, pack.texts, pack.text),
+)
+_RETAGGED_READY = 2
 _REDRIVE = Statement(
     "towline_redrive",
     f"SELECT {TASK_COLUMNS}, t.payload FROM towline.redrive($1, $2, $3, $4, $5) AS t",  # noqa: S608
@@ -91,6 +97,22 @@ def postpone(session: PostgresSession, queue: str, name: str, *, expected: Insta
         refuse(refusal, detail)
     session.note_xid(xid)
     return bool(moved)
+
+
+def retag(
+    session: PostgresSession, queue: str, names: Sequence[str], tag: str | None, *, now: Instant
+) -> list[Retagged]:
+    """See `Transaction.retag`."""
+    wanted = list(dict.fromkeys(names))
+    ((refusal, detail, xid, outcomes),) = session.rows(_RETAG, queue, now, wanted, tag)
+    if refusal:
+        refuse(refusal, detail)
+    session.note_xid(xid)
+    return [
+        Retagged(name, outcome == _RETAGGED_READY)
+        for name, outcome in zip(wanted, outcomes or (), strict=True)
+        if outcome
+    ]
 
 
 def purge(

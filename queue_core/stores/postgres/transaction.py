@@ -26,6 +26,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -109,6 +110,9 @@ class PostgresTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return admin.postpone(self._session, queue, name, expected=expected, eta=eta, now=now)
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        return admin.retag(self._session, queue, names, tag, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant

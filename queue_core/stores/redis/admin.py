@@ -1,4 +1,4 @@
-"""The verbs of administrators: delete by name, purge, redrive, postpone, and the settings of queues."""
+"""The verbs of administrators: delete by name, purge, redrive, postpone, retag, and the settings of queues."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,7 +12,7 @@ from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Storage
+from queue_core.verbs import Retagged, Storage
 
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
@@ -62,6 +62,8 @@ NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
 _OUTCOMES: dict[int, NameOutcome] = {ord("d"): "deleted", ord("u"): "unknown", ord("t"): "tombstoned"}
 _ONE = ord("1")
+_NOT_RETAGGED = ord("0")
+_RETAGGED_READY = ord("r")
 _WORKERS_PER_CALL = 1000
 
 
@@ -100,6 +102,17 @@ def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Ins
     """See `Transaction.postpone`."""
     check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
     return calls.change("postpone", queue, pack(">QQQ", now, max(expected, 0), max(eta, now)), name)[DATA] == _ONE
+
+
+def retag(calls: Calls, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+    """See `Transaction.retag`."""
+    wanted = list(dict.fromkeys(names))
+    letters = calls.change("retag", queue, pack(">Q", now), tag or "", *wanted)[DATA:]
+    return [
+        Retagged(name, letter == _RETAGGED_READY)
+        for name, letter in zip(wanted, letters, strict=True)
+        if letter != _NOT_RETAGGED
+    ]
 
 
 def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:

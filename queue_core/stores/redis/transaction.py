@@ -27,6 +27,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -106,6 +107,9 @@ class RedisTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return admin.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        return admin.retag(self._calls, queue, names, tag, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant

@@ -1,4 +1,4 @@
-"""The admin verbs: create, set, pause and delete queues; delete by name, purge, redrive; limit all payloads.
+"""The admin verbs: create, set, pause and delete queues; delete by name, purge, redrive, retag; limit all payloads.
 
 None of them needs a lease's token. While a limit bounds all payloads, triggers count their bytes (ADR 15), whichever
 verb and process changes them.
@@ -6,6 +6,7 @@ verb and process changes them.
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
@@ -32,7 +33,7 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, settings_of, spec_of
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Storage
+from queue_core.verbs import Retagged, Storage
 
 NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
@@ -207,6 +208,29 @@ def postpone(session: SqliteSession, name: str, given: str, *, expected: Instant
     if postponed.state is not TaskState.DELAYED:
         session.counts.change(queue.whole, row[1], ((DELAYED, -1), (GAUGE_OF_STATE[postponed.state], 1)))
     return True
+
+
+def retag(session: SqliteSession, name: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+    """See `Transaction.retag`."""
+    queue = session.open_queue(name)
+    expire(session, queue, now=now)
+    session.has_changes = True
+    retagged = []
+    for given in dict.fromkeys(names):
+        row = _row_after_expiry(session, queue, given, now=now)
+        task = None if row is None else task_of(session, queue, row)
+        if row is None or task is None or task.state is TaskState.LEASED or task.tag == tag:
+            continue
+        tag_id = session.tag_id(queue, tag)
+        moved = semantics.retag(task, tag=tag, now=now)
+        is_ready = moved.state in {TaskState.READY, TaskState.HELD}
+        stored = kept(queue, tag_id, replace(moved, state=TaskState.READY)) if is_ready else moved
+        write(session.connection, [stored])
+        session.connection.execute("UPDATE tasks SET tag = ? WHERE id = ?", (tag_id, task.id))
+        session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[task.state], -1),))
+        session.counts.change(queue.whole, tag_id, ((GAUGE_OF_STATE[stored.state], 1),))
+        retagged.append(Retagged(given, is_ready))
+    return retagged
 
 
 def in_state(

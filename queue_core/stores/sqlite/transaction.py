@@ -28,6 +28,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -143,6 +144,9 @@ class SqliteTransaction:
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         return self._updated(admin.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now), now)
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        return self._updated(admin.retag(self._at(now), queue, names, tag, now=now), now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant

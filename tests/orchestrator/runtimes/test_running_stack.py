@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.clock import ManualMonotonicClock, SystemMonotonicClock
 from orchestrator.runtimes import procfs
-from orchestrator.runtimes.running_stack import StackRequests, stacks_in, why_not, worker_in
+from orchestrator.runtimes.running_stack import StackRequests, own_lines, stacks_in, why_not, worker_in
 from orchestrator.runtimes.worker_logs import MAX_STACK_LINES
 from orchestrator.state.directory import StateDir
 from tests.support.eventually import eventually
@@ -51,6 +51,14 @@ def test_a_dump_is_found_among_other_output_with_the_signalled_thread_first() ->
         len(stacks_in("Thread 0x1 (most recent call first):\n" + '  File "a", line 1 in b\n' * 999)) == MAX_STACK_LINES
     )
     assert stacks_in("") == ()
+
+
+def test_the_user_s_own_lines_are_told_from_those_of_libraries() -> None:
+    assert own_lines(stacks_in(DUMP), lambda file: not file.endswith("tasks.py")) == [
+        "Thread 0x00007f01 (most recent call first):",
+        '  File "/srv/tasks.py", line 14 in resize',
+    ]
+    assert own_lines([], lambda _file: False) == []
 
 
 @pytest.mark.parametrize(

@@ -85,3 +85,14 @@ def test_one_change_at_a_time(towline: Commands) -> None:
     told = towline("search", "thumbs", "--redrive", "--delete")
     assert told.code == 2
     assert "--redrive and --delete: give one of them" in told.err
+
+
+def test_all_that_match_get_another_tag_and_leased_ones_are_counted(towline: Commands) -> None:
+    told = towline("search", "thumbs", "--tag", "t", "--retag", "longer", "--yes")
+    assert (told.code, told.out) == (0, "3 tasks given another tag\n")
+    told = towline("search", "thumbs", "--retag", "longer", "--yes")
+    assert (told.code, told.out) == (0, "1 task given another tag; 3 are leased, or had that tag\n")
+    assert names(towline, "--tag", "longer") == ["cat-0", "cat-1", "cat-2", "late"]
+    assert towline("search", "thumbs", "--retag", "", "--yes").out == "4 tasks given another tag\n"
+    assert names(towline, "--untagged") == ["cat-0", "cat-1", "cat-2", "late"]
+    assert towline("search", "thumbs", "--retag", "a", "--delete").code == 2

@@ -34,6 +34,7 @@ CALLS = [
     ("POST", "/v1/queues/work/release-matching", b"{}", {Role.OPERATOR}),
     ("POST", "/v1/queues/work/redrive-matching", b"{}", {Role.OPERATOR}),
     ("POST", "/v1/queues/work/postpone-matching", b'{"eta":1}', {Role.OPERATOR}),
+    ("POST", "/v1/queues/work/retag-matching", b'{"new_tag":"a"}', {Role.OPERATOR}),
     ("POST", "/v1/queues/work/delete-matching", b"{}", set()),
     ("POST", "/v1/queues/work/history", b"{}", {Role.VIEWER, Role.OPERATOR, Role.WORKER}),
     ("POST", "/v1/queues/work/observe", b"{}", {Role.VIEWER, Role.OPERATOR, Role.WORKER}),

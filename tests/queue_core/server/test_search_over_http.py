@@ -52,6 +52,9 @@ def test_what_matches_is_found_counted_and_changed_by_an_operator(running: Runni
         "postpone", Search(), dry_run=False, eta=Instant(admin.queue(QUEUE).peek(names=["late"]).tasks[0].eta + 1)
     )
     assert moved.changed == 1
+    retagged = operator.queue(QUEUE).change_matching("retag", Search(worker="w"), dry_run=False, tag="other")
+    assert retagged.changed == 3
+    assert {task.tag for task in admin.queue(QUEUE).search(Search(worker="w")).tasks} == {"other"}
     with pytest.raises(PermissionDeniedError):
         operator.queue(QUEUE).change_matching("delete", Search(), dry_run=True)
     assert admin.queue(QUEUE).change_matching("delete", Search(contains="cat"), dry_run=False).changed == 4

@@ -322,6 +322,19 @@ class StoreModel(RuleBasedStateMachine):
     def redrive(self, queue: str, tags: TagFilter, names: list[str] | None) -> None:
         self.both(lambda to: to.redrive(queue, names, tags, limit=1000, now=self.clock.now()))
 
+    @rule(queue=queues, names=names, picks=some.lists(some.integers(0, 9), max_size=4), tag=some.sampled_from(TAGS))
+    def retag(self, queue: str, names: list[str], picks: list[int], tag: str | None) -> None:
+        now = self.clock.now()
+        waiting = frozenset(TaskState) - {TaskState.LEASED}
+
+        def found(to: Transaction) -> tuple[StoredTask, ...]:
+            return to.peek(queue, ANY, waiting, limit=10, payload_bytes=0, now=now).tasks
+
+        tasks = self.both(found)
+        if isinstance(tasks, tuple) and tasks:
+            names = [*names, *(tasks[pick % len(tasks)].shown_name for pick in picks)]
+        self.both(lambda to: to.retag(queue, names, tag, now=now))
+
     @rule(queue=queues, pick=some.integers(0, 9), off=some.sampled_from([0, 0, 0, 1]), seconds=some.floats(-2, 9))
     def postpone(self, queue: str, pick: int, off: int, seconds: float) -> None:
         now = self.clock.now()

@@ -1,4 +1,4 @@
--- The verbs of administrators: delete by name, purge, redrive; none of them needs a lease's token.
+-- The verbs of administrators: delete by name, purge, redrive, postpone, retag; none of them needs a lease's token.
 
 -- Delete the task of a name. Returns a letter: d(eleted), t(ombstoned), u(nknown).
 local function delete_named(queue, name)
@@ -151,7 +151,57 @@ local function postpone(keys, args)
   return finish(queue, 'o' .. char(eta <= now and waiters_flag(queue) or 0) .. '1')
 end
 
+local NOT_RETAGGED, RETAGGED, RETAGGED_READY = '0', 'w', 'r'
+
+-- Change the tag of a task that nobody has leased. Returns one of the letters above.
+local function retag_named(queue, name, tag)
+  local member, body = names.member_of_name(queue, name)
+  if not member then return NOT_RETAGGED end
+  local before, _, _, priority = heads_of(body)
+  local state, eta = place_of(queue, before, member, priority)
+  local packed = call('HGET', queue.key, AS_HELD .. member)
+  if state == LEASED and packed and eta <= queue.now then  -- more tasks were due than one call settles
+    expire(queue, member, parse_held(packed), text_of(eta))
+    flush(queue)
+    member, body = names.member_of_name(queue, name)
+    if not member then return NOT_RETAGGED end
+    state, eta = place_of(queue, before, member, priority)
+    packed = call('HGET', queue.key, AS_HELD .. member)
+  end
+  if not state or state == LEASED or before == tag then return NOT_RETAGGED end
+  TAKE[state](queue, before, member, priority)
+  flush(queue)
+  set(queue, member, sub(body, 1, 9) .. pack('>I2', #tag) .. sub(body, 12, BODY_BYTES) .. tag
+    .. sub(body, BODY_BYTES + #before + 1))
+  if packed then
+    local held = parse_held(packed)
+    held.tag = tag
+    set(queue, AS_HELD .. member, pack_held(held))
+  end
+  local is_ready = state == READY or state == IN_LANE
+  -- The untagged have no lane: what one held is admitted.
+  local at = state == IN_LANE and tag == '' and queue.at or text_of(eta)
+  put(queue, is_ready and READY or state, tag, member, at, priority)
+  flush(queue)
+  return is_ready and RETAGGED_READY or RETAGGED
+end
+
+-- Arguments: now; the tag, "" is none; the names. Answers a letter for each.
+local function retag(keys, args)
+  local queue, refusal = open(keys[1], (parse('>I8', args[3])), args)
+  if not queue then return refusal end
+  settle(queue, SETTLED_PER_CALL)
+  local letters, wakes = {}, false
+  for index = 5, #args do
+    local letter = retag_named(queue, args[index], args[4])
+    letters[#letters + 1] = letter
+    wakes = wakes or letter == RETAGGED_READY
+  end
+  return finish(queue, 'o' .. char(wakes and waiters_flag(queue) or 0) .. concat(letters))
+end
+
 changes('delete_by_name', delete_by_name)
+changes('retag', retag)
 changes('postpone', postpone)
 changes('purge', purge)
 changes('redrive', redrive)

@@ -21,6 +21,7 @@ from queue_core.store import Kept
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.stores.redis.sharding.histories import MAX_CURSORS, Histories
+from queue_core.stores.redis.sharding.named_tasks import redrive_shards, retag_shards
 from queue_core.stores.redis.sharding.shards import ShardedQueue, ShardMap, by_shard, in_order, sum_of
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
@@ -38,6 +39,7 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
+    Retagged,
     Storage,
 )
 
@@ -382,23 +384,21 @@ class ShardedTransaction:
         self._calls.note_waiters(queue)
         return moved
 
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        sharded = self._shard_map.of(queue)
+        if sharded is None:
+            return self._plain.retag(queue, names, tag, now=now)
+        retagged = retag_shards(self._plain, sharded, names, tag, now=now)
+        self._calls.note_waiters(queue)
+        return retagged
+
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
             return self._plain.redrive(queue, names, tags, limit=limit, now=now)
-        wanted: list[tuple[int, list[str] | None]] = [(index, None) for index in range(sharded.size)]
-        if names is not None:
-            wanted = [
-                (index, [sharded.inner_name(name) for name in some])
-                for index, _, some in by_shard(names, sharded.index_of_name)
-            ]
-        redriven: list[StoredTask] = []
-        for index, inner in wanted:
-            if len(redriven) < limit:
-                some = self._plain.redrive(sharded.shard(index), inner, tags, limit=limit - len(redriven), now=now)
-                redriven += [self._outer_task(task, sharded, index) for task in some]
+        redriven = redrive_shards(self._plain, sharded, names, tags, limit=limit, now=now)
         self._calls.note_waiters(queue)
         return redriven
 

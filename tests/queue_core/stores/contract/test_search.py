@@ -95,17 +95,18 @@ def test_a_search_goes_on_where_it_stopped_and_says_how_far_it_is(searched: Sear
         pytest.param("delete", Search(contains="cat"), ["dead-1", "ready-1"], id="delete"),
         pytest.param("release", Search(worker="w3"), ["held"], id="release"),
         pytest.param("postpone", Search(), ["late"], id="postpone"),
+        pytest.param("retag", Search(states=DEAD), ["dead-1", "dead-2"], id="retag"),
     ],
 )
 def test_all_that_match_are_counted_first_and_then_changed(
     searched: SearchedQueue, action: Action, search: Search, names: list[str]
 ) -> None:
-    eta = at(1200) if action == "postpone" else None
+    eta, tag = at(1200) if action == "postpone" else None, "new" if action == "retag" else None
     before = searched.found(Search())
-    counted = searched.queue.change_matching(action, search, dry_run=True, eta=eta)
+    counted = searched.queue.change_matching(action, search, dry_run=True, eta=eta, tag=tag)
     assert (counted.matched, counted.changed, counted.next_after) == (len(names), 0, None)
     assert searched.found(Search()) == before
-    done = searched.queue.change_matching(action, search, dry_run=False, eta=eta)
+    done = searched.queue.change_matching(action, search, dry_run=False, eta=eta, tag=tag)
     assert (done.matched, done.changed) == (len(names), len(names))
     by_name = {task.shown_name: task for task in searched.queue.search(Search()).tasks}
     match action:
@@ -117,8 +118,20 @@ def test_all_that_match_are_counted_first_and_then_changed(
             assert by_name["held"].state is TaskState.READY
         case "postpone":
             assert by_name["late"].eta == at(1200)
-    again = searched.queue.change_matching(action, search, dry_run=False, eta=eta)
+        case "retag":
+            assert {name for name, task in by_name.items() if task.tag == "new"} == set(names)
+    again = searched.queue.change_matching(action, search, dry_run=False, eta=eta, tag=tag)
     assert again.changed == (1 if action == "postpone" else 0)
+
+
+def test_leased_tasks_match_a_retag_and_are_left_as_they_are(searched: SearchedQueue) -> None:
+    done = searched.queue.change_matching("retag", Search(), dry_run=False, tag="new")
+    assert (done.matched, done.changed) == (6, 5)
+    tags = {task.shown_name: task.tag for task in searched.queue.search(Search()).tasks}
+    assert {name for name, tag in tags.items() if tag != "new"} == {"held"}
+    done = searched.queue.change_matching("retag", Search(tags=TagFilter.of("new")), dry_run=False)
+    assert done.changed == 5
+    assert searched.queue.search(Search(tags=TagFilter.of("new"))).tasks == ()
 
 
 def test_a_task_that_no_longer_matches_is_left_alone(searched: SearchedQueue, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +162,8 @@ def test_what_is_beyond_the_bounds_is_refused(searched: SearchedQueue) -> None:
         lambda: queue.search(Search(), scan=criteria.MAX_SCANNED + 1),
         lambda: queue.change_matching("postpone", Search(), dry_run=True),
         lambda: queue.change_matching("delete", Search(), dry_run=True, eta=at(1)),
+        lambda: queue.change_matching("delete", Search(), dry_run=True, tag="a"),
+        lambda: queue.change_matching("retag", Search(), dry_run=True, tag="x" * 501),
     ):
         with pytest.raises(InvalidRequestError):
             call()

@@ -15,7 +15,7 @@ from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
-from queue_core.task import ANY, NewTask, TaskState
+from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from queue_core.verbs import ClientCall, Deletion, LeaseRequest, PayloadAllowance, Release, Renewal
 from tests.support.eventually import eventually
 from tests.support.stores.redis_cluster import a_cluster
@@ -120,6 +120,15 @@ def test_a_delayed_task_is_moved_wherever_it_is(store: Store) -> None:
         page = transaction.peek(QUEUE, ANY, frozenset(TaskState), names=["n1"], limit=1, payload_bytes=0, now=START)
     assert [(task.eta, task.max_leases) for task in page.tasks] == [(at(5), 7)]
     assert stats(store, now=at(5)).ready == 9
+
+
+def test_tags_are_changed_wherever_a_task_is(store: Store) -> None:
+    added = [each.name for each in add(store, *[NewTask(name=f"n{number}", tag="a") for number in range(5)], NewTask())]
+    with store.begin() as transaction:
+        retagged = transaction.retag(QUEUE, [*reversed(added), "_999", added[0]], "b", now=START)
+        assert [(one.name, one.ready) for one in retagged] == [(name, True) for name in reversed(added)]
+        assert not transaction.retag(QUEUE, added, "b", now=START)
+    assert stats(store, TagFilter.of("b")).ready == 6
 
 
 def test_names_are_taken_wherever_they_are(store: Store) -> None:
