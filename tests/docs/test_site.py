@@ -32,8 +32,8 @@ SHOWN: Final = (
 )
 """Pages that are looked at in a browser: of each kind one, and those with wide tables."""
 ACCEPTED: Final = re.compile(r"scrollable-region-focusable|landmark-unique: <nav class=\"md-code__nav\"")
-"""Findings that are zensical's: browsers as they are now reach what scrolls by the keyboard, and its script sets a landmark
-around each button that copies a block."""
+"""Findings that are zensical's: browsers as they are now reach what scrolls by the keyboard, and its script sets a
+landmark around each button that copies a block."""
 LOADED: Final = {("script", "src"), ("link", "href"), ("img", "src"), ("source", "srcset"), ("iframe", "src")}
 ON_SCREENS: Final[tuple[tuple[Scheme, int], ...]] = (("light", 1280), ("dark", 1280), ("light", 360))
 
