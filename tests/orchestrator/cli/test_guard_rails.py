@@ -289,7 +289,7 @@ def parse(made: click.Command, line: list[str]) -> None:
             parse(inner, arguments)
 
 
-HINT = re.compile(r"(?<![\w/.])((?:docs|examples|deploy|tests)/[\w./-]*|run\.py|[\w/]*doc/[\w./-]+\.md)")
+HINT = re.compile(r"(?<![\w/.])((?:docs|examples|deploy|tests)/[\w./-]+|run\.py|[\w/]*doc/[\w./-]+\.md)")
 
 
 def test_no_text_names_a_path_that_an_installed_package_lacks() -> None:
@@ -307,6 +307,8 @@ def test_no_text_names_a_path_that_an_installed_package_lacks() -> None:
             for node in ast.walk(tree):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
                     if node.value.startswith("towline "):  # an example: the path of a reader's own
+                        continue
+                    if "it runs from a checkout" in node.value:
                         continue
                     missing += [
                         f"{path.relative_to(ROOT)}: {named}"
