@@ -192,7 +192,10 @@ def settings_page() -> str:
         if path:
             parts.append(sections[path].text)
         parts.append(
-            table(("setting", "takes", "default", "meaning"), [_row(one, _heading(one.path, groups)) for one in groups[inner]])
+            table(
+                ("setting", "takes", "default", "meaning"),
+                [_row(one, _heading(one.path, groups)) for one in groups[inner]],
+            )
         )
     return page("Settings", "the JSON Schema of the settings file", *parts)
 
