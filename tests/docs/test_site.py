@@ -34,6 +34,8 @@ SHOWN: Final = (
 ACCEPTED: Final = re.compile(r"scrollable-region-focusable|landmark-unique: <nav class=\"md-code__nav\"")
 """Findings that are zensical's: browsers as they are now reach what scrolls by the keyboard, and its script sets a
 landmark around each button that copies a block."""
+AUDITED: Final = frozenset({"", "how-to/handlers.html", "adr/index.html"})
+"""Pages that axe looks at: long tables take it seconds, and are as those of others."""
 LOADED: Final = {("script", "src"), ("link", "href"), ("img", "src"), ("source", "srcset"), ("iframe", "src")}
 ON_SCREENS: Final[tuple[tuple[Scheme, int], ...]] = (("light", 1280), ("dark", 1280), ("light", 360))
 
@@ -208,7 +210,8 @@ def test_pages_fit_their_window_and_nothing_complains(browser: Browser, url: str
             wide = look.page.evaluate(_CUT)
             assert wide == [], path
             assert is_dark(look) == (scheme == "dark"), path
-            assert [one for one in look.violations() if not ACCEPTED.match(one)] == [], path
+            found = look.violations() if path in AUDITED else []
+            assert [one for one in found if not ACCEPTED.match(one)] == [], path
         assert look.complained() == []
 
 

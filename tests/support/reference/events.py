@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -107,6 +108,7 @@ def logged_names() -> set[str]:
     return set(_levels())
 
 
+@cache
 def _levels() -> dict[str, set[str]]:
     """Return the levels at which each constant is logged."""
     found: dict[str, set[str]] = {}
