@@ -6,7 +6,7 @@ import psycopg
 
 from queue_core import Lease, LeaseLostError, NewTask, Queue, WorkerRetiredError, open_queue
 
-STORE = os.environ.get("TOWLINE_STORE", "postgresql:///shop")
+STORE = os.environ["TOWLINE_STORE"]
 TABLE = "CREATE TABLE IF NOT EXISTS receipts (item text PRIMARY KEY, price integer NOT NULL)"
 
 
