@@ -5,6 +5,7 @@
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -15,9 +16,12 @@ import click
 from orchestrator.cli import command
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.group import Command, CommandEntry, LazyGroup
+from tests.support.reference.command_line import COMMON
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FOLDER: Final = ROOT / "docs" / "man"
+Record = tuple[str, str]
+"""An option, or an argument, and its description."""
 RAW: Final = "\b"
 """The line before a paragraph of which each line begins a line of the page."""
 _ESCAPES: Final = str.maketrans(
@@ -34,12 +38,18 @@ def pages() -> dict[str, str]:
     """Return every page by its file's name."""
     root = command()
     context = click.Context(root, info_name="towline", **root.context_settings)
-    entries = {name: entry for name, entry in entries_of(root).items() if name in root.list_commands(context)}
-    made = {"towline.1": overview(root, context, entries)}
-    for name, entry in entries.items():
-        found = root.get_command(context, name)
-        assert found is not None
-        made[f"towline-{name}.1"] = page(found, click.Context(found, info_name=name, parent=context), entry.summary)
+    found: dict[str, tuple[click.Command, click.Context]] = {}
+    for name in root.list_commands(context):
+        one = root.get_command(context, name)
+        assert one is not None
+        found[name] = one, click.Context(one, info_name=name, parent=context)
+    counts = Counter(record for one, inner in found.values() for record in records(one, inner))
+    usual = {name: [record for record, _ in counts.most_common() if name_of(record) == name] for name in COMMON}
+    common = [alike[0] for alike in usual.values() if alike]
+    entries = entries_of(root)
+    made = {"towline.1": overview(root, context, entries, common)}
+    for name, (one, inner) in found.items():
+        made[f"towline-{name}.1"] = page(one, inner, entries[name].summary, common)
     return made
 
 
@@ -48,7 +58,9 @@ def entries_of(group: LazyGroup) -> Mapping[str, CommandEntry]:
     return group._entries
 
 
-def overview(root: LazyGroup, context: click.Context, entries: Mapping[str, CommandEntry]) -> str:
+def overview(
+    root: LazyGroup, context: click.Context, entries: Mapping[str, CommandEntry], common: Sequence[Record]
+) -> str:
     """Return the first page: what the program is for, its commands, files, variables and exit codes."""
     lines = [*head("towline", "pull queues whose workers look after themselves"), ".SH SYNOPSIS"]
     lines += [".B towline", r"[\fIoption\fR...] \fIcommand\fR [\fIargument\fR...]", ".SH DESCRIPTION"]
@@ -58,7 +70,8 @@ def overview(root: LazyGroup, context: click.Context, entries: Mapping[str, Comm
         for name, entry in entries.items():
             if entry.section == section:
                 lines += [".TP", f".BR towline\\-{escaped(name)} (1)", text(f"{capital(entry.summary)}.")]
-    lines += [".SH OPTIONS", *options(root, context)]
+    own = [record for record in records(root, context) if record not in common]
+    lines += [".SH OPTIONS", *described(own), ".SH OPTIONS OF MOST COMMANDS", *described(common)]
     for title, rows in (("FILES", FILES), ("ENVIRONMENT", ENVIRONMENT)):
         lines += [f".SH {title}"]
         for name, what in rows:
@@ -69,14 +82,14 @@ def overview(root: LazyGroup, context: click.Context, entries: Mapping[str, Comm
     return "\n".join(lines) + "\n"
 
 
-def page(found: click.Command, context: click.Context, summary: str) -> str:
+def page(found: click.Command, context: click.Context, summary: str, common: Sequence[Record]) -> str:
     """Return the page of one command."""
     name = f"towline-{context.info_name}"
     usage = " ".join(found.collect_usage_pieces(context))
     lines = [*head(name, summary), ".SH SYNOPSIS"]
     lines += [f".B towline {escaped(str(context.info_name))}", text(usage), ".SH DESCRIPTION"]
     lines += paragraphs(found.help or "")
-    lines += [".SH OPTIONS", *options(found, context)]
+    lines += [".SH OPTIONS", *options(found, context, common)]
     if isinstance(found, click.Group):
         lines += [".SH COMMANDS"]
         for one in found.list_commands(context):
@@ -84,9 +97,14 @@ def page(found: click.Command, context: click.Context, summary: str) -> str:
             assert below is not None
             inner = click.Context(below, info_name=one, parent=context)
             lines += [f".SS {escaped(inner.command_path)}", text(" ".join(below.collect_usage_pieces(inner)))]
-            lines += [".PP", *paragraphs(below.help or ""), *options(below, inner), *examples(below, title=".PP")]
+            lines += [
+                ".PP",
+                *paragraphs(below.help or ""),
+                *options(below, inner, common),
+                *examples(below, title=".PP"),
+            ]
     lines += examples(found, title=".SH EXAMPLES")
-    lines += [".SH SEE ALSO", ".BR towline (1),", "which has the exit codes of all commands."]
+    lines += [".SH SEE ALSO", ".BR towline (1),", "which has the options of most commands, and the exit codes of all."]
     return "\n".join(lines) + "\n"
 
 
@@ -96,16 +114,36 @@ def head(name: str, summary: str) -> list[str]:
     return [title, ".nh", ".ad l", ".SH NAME", f"{escaped(name)} \\- {escaped(summary)}"]
 
 
-def options(found: click.Command, context: click.Context) -> Iterator[str]:
-    """Return each option with its description, as `--help` has them."""
+def options(found: click.Command, context: click.Context, common: Sequence[Record]) -> Iterator[str]:
+    """Return the command's own options with their descriptions, and the names of those that most commands have."""
+    given = records(found, context)
+    yield from described([record for record in given if record not in common])
+    also = [name_of(record) for record in given if record in common]
+    if also:
+        yield from (".PP", text(f"As most commands: {', '.join(also)}."))
+
+
+def records(found: click.Command, context: click.Context) -> list[Record]:
+    """Return the options as `--help` has them, and the arguments that it says something of."""
+    made = []
     for parameter in found.get_params(context):
         record = parameter.get_help_record(context)
-        if record is None or not record[1]:
-            continue  # a word of the synopsis, of which nothing more is said
-        # click remembers the names of the help option from the first context that asked for it.
-        is_help = "--help" in parameter.opts
-        term = ", ".join(context.help_option_names) if is_help else record[0]
-        yield from (".TP", f".B {escaped(term)}", text(" ".join(record[1].split())))
+        if record is not None and record[1]:
+            # click remembers the names of the help option from the first context that asked for it.
+            term = ", ".join(context.help_option_names) if "--help" in parameter.opts else record[0]
+            made.append((term, " ".join(record[1].split())))
+    return made
+
+
+def name_of(record: Record) -> str:
+    """Return the long name of an option: `--file` of `-f, --file PATH`."""
+    return next((word.rstrip(",") for word in record[0].split() if word.startswith("--")), record[0])
+
+
+def described(given: Sequence[Record]) -> Iterator[str]:
+    """Return each option with its description."""
+    for term, what in given:
+        yield from (".TP", f".B {escaped(term)}", text(what))
 
 
 def examples(found: click.Command, *, title: str) -> list[str]:

@@ -35,6 +35,7 @@ DIST: Final = ROOT / "dist"
 SUMS: Final = "SHA256SUMS"
 CHECK_SECONDS: Final = 1200
 MANUAL: Final = "tests.support.manual"
+MOST_WHEEL_BYTES: Final = 2_500_000
 SITE: Final = "queue_core/console/manual/site.tar.xz"
 _NAMESPACE: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://pypi.org/project/towline/")
 
@@ -183,6 +184,8 @@ def check_artifacts(release: Release) -> None:
     made = artifacts(release)
     if SITE not in zipfile.ZipFile(made.wheel).namelist():
         raise ReleaseError(f"{made.wheel.name} is without {SITE}")
+    if (size := made.wheel.stat().st_size) > MOST_WHEEL_BYTES:
+        raise ReleaseError(f"{made.wheel.name} has {size:,} bytes, of {MOST_WHEEL_BYTES:,} at most")
     for command in (
         ["twine", "check", "--strict", made.wheel, made.sdist],
         ["check_wheel_contents", made.wheel],
