@@ -44,7 +44,7 @@ from queue_core.worker.settings import DEFAULT_URL
 
 Level = Literal["ok", "warn", "bad"]
 
-RUNBOOK: Final = "/docs/how-to/runbook/"
+RUNBOOK: Final = "/docs/how-to/runbook"
 MIN_FREE_BYTES: Final = 256 << 20
 LOW_FREE_BYTES: Final = 2 << 30
 SLOW_SYNC_SECONDS: Final = 0.02

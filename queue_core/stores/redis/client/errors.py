@@ -143,7 +143,7 @@ def _refusal(code: str, text: str, where: str) -> RedisFailure:
             "stop",
             StoreUnsafeError(
                 f"the user at {where} lacks a right ({text}): "
-                "ACL SETUSER it the rights listed in the manual, /docs/how-to/redis/ of a listener"
+                "ACL SETUSER it the rights listed in the manual, /docs/how-to/redis of a listener"
             ),
         )
     if code == "ERR" and "Function not found" in text:
