@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from orchestrator.values import value
+from queue_core.process.wording import shown_seconds
 
 _SHOWN_HAZARDS: Final = 3
 _MIB: Final = 1 << 20
@@ -52,7 +53,7 @@ class TemplateRecord:
         """How the pool's workers start, and why not otherwise, with the remedy."""
         match self.state:
             case "ready":
-                return f"workers are forked from a template that imported {self.app} in {self.import_seconds:.3g} s"
+                return f"workers are forked from a template that imported {self.app} in {shown_seconds(self.import_seconds)}"
             case "unsafe" if self.is_forced:
                 return f"workers are forked, as start is fork, although it is not safe: {self.reason}"
             case "unsafe":
