@@ -422,7 +422,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     if worker.changed_file:
         return f"{PurePath(worker.changed_file).name} changed after its start"
     if worker.replaced_for:
-        return f"replaced by order of {worker.replaced_for}"
+        return f"ordered by {worker.replaced_for}"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
         return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:

@@ -98,6 +98,11 @@ class FleetNow:
             self._fresh_seconds = min(max(FRESH_SECONDS, cost_seconds * DEAR), LONGEST_SECONDS)
             return self._fleet
 
+    def read_now(self, pool: str | None) -> FreshFleet | None:
+        """Return the same, asked for at this instant: for an order, which says what it ends."""
+        with self._lock:
+            return self._read(pool)
+
     def _read(self, pool: str | None = None) -> FreshFleet | None:
         published = self._files.shared_snapshot()
         if published is None:

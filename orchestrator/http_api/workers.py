@@ -1,6 +1,6 @@
 """Workers over HTTP: what each does and holds now, and the end of its output, which can be followed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -28,6 +28,9 @@ MAX_TAIL_BYTES: Final = 64 * 1024
 FOLLOW_SECONDS: Final = 1.0
 """Pause between two looks for new lines."""
 MAX_DEATHS: Final = 1_000
+
+
+FleetReading = Callable[[str | None], FreshFleet | None]
 
 
 class WorkersQuery(FleetQuery):
@@ -130,14 +133,14 @@ def worker_routes(files: StateDir, fleet: FleetNow, clock: MonotonicClock) -> tu
 
 def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
     """Return the workers of a pool, or all. Raises `Problem` before there is a fleet."""
-    found = _published(fleet, query.pool)
+    found = _published(fleet.read(query.pool))
     workers = [one for one in mappings_of(found.snapshot.get("workers")) if query.pool in (None, one.get("pool"))]
     return FleetWorkers(alive=found.is_alive, age_seconds=found.age_seconds, trouble=found.trouble, workers=workers)
 
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:
     """Return one worker. Raises `Problem` for one that is not there, with what is known of it."""
-    found, worker = _found(files, fleet, name)
+    found, worker = _found(files, fleet.read, name)
     pool = mapping_of(mapping_of(found.snapshot.get("pools")).get(str(worker.get("pool"))))
     return OneWorker(
         alive=found.is_alive,
@@ -161,13 +164,13 @@ def running_stack(files: StateDir, stacks: StackRequests, name: str) -> WorkerSt
 
 def worker_named(files: StateDir, fleet: FleetNow, name: str) -> Json:
     """Return what one worker does and holds now. Raises `Problem` for one that is not there."""
-    return _found(files, fleet, name)[1]
+    return _found(files, fleet.read_now, name)[1]
 
 
-def _found(files: StateDir, fleet: FleetNow, name: str) -> tuple[FreshFleet, Json]:
+def _found(files: StateDir, read: FleetReading, name: str) -> tuple[FreshFleet, Json]:
     known = mappings_of((files.shared_snapshot() or {}).get("workers"))
     pools = [one.get("pool") for one in known if one.get("worker") == name]
-    found = _published(fleet, str(pools[0]) if pools else None)
+    found = _published(read(str(pools[0]) if pools else None))
     workers = {str(one.get("worker")): one for one in mappings_of(found.snapshot.get("workers"))}
     if name not in workers:
         raise _not_there(files, name, workers)
@@ -231,8 +234,7 @@ def _stream(
     return EventStream(new, FOLLOW_SECONDS)
 
 
-def _published(fleet: FleetNow, pool: str | None = None) -> FreshFleet:
-    found = fleet.read(pool)
+def _published(found: FreshFleet | None) -> FreshFleet:
     if found is None:
         raise not_now("the supervisor has published nothing yet: try again")
     return found

@@ -7,7 +7,7 @@ The supervisor checks sizes each turn, and the watchdog does where there is no s
 
 import contextlib
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,8 @@ MAX_STACK_LINES: Final = 200
 _TAIL_BYTES: Final = 16 * 1024
 _STACK_BYTES: Final = 64 * 1024
 _STACK_LINES: Final = ("Thread 0x", "Current thread 0x", "Stack (", '  File "', "  ...")
+_HEADINGS: Final = ("Thread 0x", "Current thread 0x", "Stack (")
+_CALLS: Final = ('  File "', "  ...")
 _FATAL: Final = "Fatal Python error: "
 LOG_SUFFIX: Final = ".log"
 BEFORE_SUFFIX: Final = ".log.1"
@@ -78,7 +80,10 @@ class WorkerLogs:
         in which the worker said before it what it hangs at.
         """
         if not without_stack:
-            return tuple(self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)[-MAX_LAST_LINES:])
+            lines = self._tail(worker, _TAIL_BYTES, at_least=MAX_LAST_LINES)
+            if len(without_dumps(lines)) < len(lines):
+                lines = without_dumps(self._tail(worker, _STACK_BYTES, at_least=MAX_LAST_LINES))
+            return tuple(lines[-MAX_LAST_LINES:])
         lines = self._tail(worker, _STACK_BYTES, at_least=MAX_LAST_LINES)
         return tuple([line for line in lines if not line.startswith(_STACK_LINES)][-MAX_LAST_LINES:])
 
@@ -184,6 +189,24 @@ class WorkerLogs:
         if len(lines) < at_least:
             lines = _lines_at_the_end(self.path_before(worker), size) + lines
         return [line[:MAX_LINE_CHARS] for line in lines]
+
+
+def without_dumps(lines: Sequence[str]) -> list[str]:
+    """Return the lines without stacks that somebody asked a running worker for: they say nothing of its end. Pure.
+
+    The stack of a fault stays, and so do tracebacks.
+    """
+    kept: list[str] = []
+    is_dump = has_fault = False
+    for line in lines:
+        has_fault = has_fault or line.startswith(_FATAL)
+        if line.startswith(_HEADINGS) and not has_fault:
+            is_dump = True
+        elif not line.startswith(_CALLS):
+            is_dump = False
+        if not is_dump:
+            kept.append(line)
+    return kept
 
 
 def _lines_at_the_end(path: Path, size: int) -> list[str]:

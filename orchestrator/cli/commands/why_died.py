@@ -64,7 +64,7 @@ def headline(death: Json, *, now: float) -> str:
     held = int(number(death, "held_total") or len(_held(death)))
     verb = "had held" if all(one.get("fate") == "lease ended" for one in _held(death)) else "holding"
     holding = f", {verb} {counted(held, 'task')}" if held else ""
-    said = f"{death.get('cause')}: {death.get('detail')}{holding}"
+    said = f"{_cause(death)}{holding}"
     return f"{_ago(death, now):<{_AGO_COLUMNS}} {death.get('worker')}  {said}"
 
 
@@ -75,7 +75,7 @@ def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: st
     ended = "ended" if death.get("cause") in ENDS_WELL and not _held(death) else "died"
     yield f"{death.get('worker')} of pool {death.get('pool')} {ended} {_ago(death, wall_seconds)}{after}"
     start = " (its start failed: it never held a task)" if death.get("failed_start") else ""
-    yield f"  cause: {death.get('cause')}: {death.get('detail')}{start}"
+    yield f"  cause: {_cause(death)}{start}"
     memory = _memory(death)
     if memory:
         yield f"  memory: {memory}"
@@ -181,6 +181,12 @@ def _memory(death: Json) -> str:
     if limit is not None:
         parts.append(f"limit {format_bytes(round(limit / _MIB) * _MIB)}")
     return ", ".join(parts)
+
+
+def _cause(death: Json) -> str:
+    """Return the cause and its detail, once where the one begins the other: `killed by ann`."""
+    cause, detail = str(death.get("cause")), str(death.get("detail"))
+    return detail if detail.startswith(f"{cause} by ") else f"{cause}: {detail}"
 
 
 def _held(death: Json) -> Sequence[Json]:

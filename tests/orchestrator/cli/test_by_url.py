@@ -277,7 +277,7 @@ def test_a_worker_that_hangs_is_killed_by_name_and_its_task_runs_again(up: Runni
     (death,) = [one for one in up.files.read_deaths(limit=100) if one["worker"] == name]
     assert (death["cause"], death["detail"]) == ("killed", "killed by a caller of role admin")
     assert "killed by a caller of role admin" in admin("why-died", name).out
-    again = eventually(lambda: _holder(admin, "hang-1"), seconds=30)
+    again = eventually(lambda: (found := _holder(admin, "hang-1")) != name and found, seconds=30)
     assert queue.peek(names=["hang-1"]).tasks[0].leases == 1, "the lease of the killed worker does not count"
     told = operator("drain", again, "--json")
     assert cast("Json", told.json)["holds"] == 1

@@ -12,7 +12,7 @@ import pytest
 from orchestrator.clock import ManualMonotonicClock, SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.running_stack import StackRequests, own_lines, stacks_in, why_not, worker_in
-from orchestrator.runtimes.worker_logs import MAX_STACK_LINES
+from orchestrator.runtimes.worker_logs import MAX_STACK_LINES, without_dumps
 from orchestrator.state.directory import StateDir
 from tests.support.eventually import eventually
 
@@ -51,6 +51,14 @@ def test_a_dump_is_found_among_other_output_with_the_signalled_thread_first() ->
         len(stacks_in("Thread 0x1 (most recent call first):\n" + '  File "a", line 1 in b\n' * 999)) == MAX_STACK_LINES
     )
     assert stacks_in("") == ()
+
+
+def test_a_stack_that_was_asked_for_is_not_among_the_last_lines_of_a_worker() -> None:
+    traceback = ["Traceback (most recent call last):", '  File "a.py", line 1, in b', "ValueError: no"]
+    dump = ["Thread 0x01 (most recent call first):", '  File "a.py", line 1 in b', "  ..."]
+    fault = ["Fatal Python error: Segmentation fault", "Current thread 0x01 (most recent call first):", '  File "c"']
+    assert without_dumps(["begun", *dump, *dump, "said", *traceback]) == ["begun", "said", *traceback]
+    assert without_dumps([*dump, *fault]) == fault
 
 
 def test_the_user_s_own_lines_are_told_from_those_of_libraries() -> None:

@@ -89,7 +89,7 @@ def test_all_workers_of_a_pool_are_replaced_new_before_old_and_later_ones_stay(s
     stage.source.seen.add("resize-2")
     stage.turn()
     assert stage.runtime.calls == [("spawn", "resize-2"), ("drain", old)]
-    assert stage.logged(events.WORKER_RETIRED)[-1]["why"] == f"replaced by order of {ANN}"
+    assert stage.logged(events.WORKER_RETIRED)[-1]["why"] == f"ordered by {ANN}"
     stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
     stage.runtime.calls.clear()
     stage.turn()
