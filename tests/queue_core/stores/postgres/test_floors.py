@@ -113,6 +113,14 @@ def _postpone(store: PostgresStore, held: Lease) -> None:
         assert transaction.postpone(QUEUE, "late", expected=at(5006), eta=at(9), now=at(6))
 
 
+def _retag(store: PostgresStore, held: Lease, *, delay_seconds: float | None = None) -> None:
+    delete(store, held, now=at(6))
+    add(store, NewTask(tag="b", name="other", delay_seconds=delay_seconds), now=at(6))
+    assert raised(store, ceiling=at(15))
+    with store.begin() as transaction:
+        assert transaction.retag(QUEUE, ["other"], "a", now=at(16))
+
+
 def _restore(store: PostgresStore, held: Lease) -> None:
     delete(store, held, now=at(6))
     with store.begin() as transaction:
@@ -147,6 +155,8 @@ WAYS: dict[str, Way] = {
     "a shorter renewal": _renew,
     "a redrive": _die,
     "an earlier eta": _postpone,
+    "another tag": _retag,
+    "another tag of a delayed task": lambda store, held: _retag(store, held, delay_seconds=13),
     "a restored task": _restore,
     "an add": lambda store, held: _add(store, held, now=at(1)),
     "an add with a name": lambda store, held: _add(store, held, now=at(1), name="named"),
