@@ -53,7 +53,8 @@ class TemplateRecord:
         """How the pool's workers start, and why not otherwise, with the remedy."""
         match self.state:
             case "ready":
-                return f"workers are forked from a template that imported {self.app} in {shown_seconds(self.import_seconds)}"
+                took = shown_seconds(self.import_seconds)
+                return f"workers are forked from a template that imported {self.app} in {took}"
             case "unsafe" if self.is_forced:
                 return f"workers are forked, as start is fork, although it is not safe: {self.reason}"
             case "unsafe":
