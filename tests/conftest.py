@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import structlog
 
 from tests.docs import NOT_HERE
 from tests.support.commands import Commands
@@ -31,6 +32,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     cache = getattr(session.config, "cache", None)  # there is none with `-p no:cacheprovider`
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set("towline/exit-status", int(exitstatus))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_logger_is_kept() -> None:
+    """A command that runs in this process configures the log, and loggers would keep that: `capture_logs` saw nothing."""
+    configure = structlog.configure
+    structlog.configure = lambda **settings: configure(**{**settings, "cache_logger_on_first_use": False})
 
 
 @pytest.fixture(scope="session", autouse=True)

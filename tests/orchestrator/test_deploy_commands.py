@@ -25,7 +25,7 @@ ELSEWHERE = {
     "docker run": "tests/end_to_end/docker/test_deploy_image.py",
     "docker compose": "tests/end_to_end/docker/test_deploy_image.py",
     "promtool test rules": "tests/orchestrator/test_deploy_files.py",
-    "python3 -m venv": "tests/end_to_end/test_wheel.py",
+    "python3 -m venv": "tests/end_to_end/packaging/test_wheel.py",
 }
 
 

@@ -67,5 +67,9 @@ def run_program(
 
 def program_environment() -> dict[str, str]:
     """Return an environment without the user's settings, in which this source tree is importable."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TOWLINE_") and name != "DJANGO_SETTINGS_MODULE"  # the tests of Django's backend set it
+    }
     return kept | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}

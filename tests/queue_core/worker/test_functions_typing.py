@@ -128,7 +128,8 @@ def test_mypy_finds_each_wrong_argument_and_no_other(tmp_path: Path, cache: Path
 
 
 def test_the_examples_are_strictly_typed_and_a_wrong_argument_in_one_is_found(tmp_path: Path, cache: Path) -> None:
-    examples = {path.parent.name: path.read_text() for path in (ROOT / "examples").glob("*/tasks.py")}
+    texts = {path.parent.name: path.read_text() for path in (ROOT / "examples").glob("*/tasks.py")}
+    examples = {name: text for name, text in texts.items() if "from celery" not in text}  # Celery has no types
     wrong = examples["thumbnails"].replace("width=100", "width='wide'")
     assert wrong != examples["thumbnails"]
     found = told(tmp_path, cache, **examples, wrong=wrong)
