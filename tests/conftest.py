@@ -36,7 +36,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_logger_is_kept() -> None:
-    """A command that runs in this process configures the log, and loggers would keep that: `capture_logs` saw nothing."""
+    """A command in this process configures the log; loggers would keep that, and `capture_logs` see nothing."""
     configure = structlog.configure
     structlog.configure = lambda **settings: configure(**{**settings, "cache_logger_on_first_use": False})
 

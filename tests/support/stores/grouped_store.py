@@ -44,6 +44,12 @@ class GroupedStore(SqliteStore):
         with super().read() as transaction:
             yield transaction
 
+    def _flush(self) -> bool:
+        """Flush by a transaction of its own: left open, a reader would not see it, and `close` would wait for it."""
+        is_flushed = super()._flush()
+        self.commit()
+        return is_flushed
+
     def check(self) -> Check:
         self.commit()
         return super().check()
