@@ -84,6 +84,11 @@ class CounterChanges:
         """Return the changes of a tag's counters that are not written yet, by counter."""
         return self._tags.get(tag, _NONE)
 
+    @property
+    def are_written(self) -> bool:
+        """Whether the table has this transaction's counters: other callers' verbs may have come before."""
+        return not self._tags
+
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
         """Add to a tag's counters and its queue's: pairs of a counter and a number."""
         numbers = self.of(whole, tag)

@@ -299,10 +299,10 @@ def task_id_of(connection: SqliteConnection, queue: QueueRow, name: str) -> int 
 
 _DUE_AT = (
     "SELECT (SELECT min(eta) FROM tasks INDEXED BY tasks_leased WHERE queue = ?1 AND state = 2),"
-    " CASE (SELECT delayed FROM counts WHERE id = ?2) WHEN 0 THEN NULL ELSE"
+    " CASE ?3 AND (SELECT delayed FROM counts WHERE id = ?2) = 0 WHEN 1 THEN NULL ELSE"
     " (SELECT min(eta) FROM tasks INDEXED BY tasks_delayed WHERE queue = ?1 AND state = 1) END"
 )
-"""Selects when the first lease and the first delay of queue ?1 end; its row in `counts` is ?2."""
+"""Selects when the first lease and the first delay of queue ?1 end; its row in `counts` is ?2, current if ?3 is 1."""
 _DUE_DELAYED = (
     "SELECT id, tag, eta FROM tasks INDEXED BY tasks_delayed WHERE queue = ? AND state = 1 AND eta <= ?"
     " ORDER BY eta, id LIMIT ?"
@@ -335,7 +335,8 @@ def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
     """Return whether a lease of the queue has ended, or a delay is over."""
     ends: Instant | None
     begins: Instant | None
-    ((ends, begins),) = session.cursor.execute(_DUE_AT, (queue.id, queue.whole)).fetchall()
+    cells = (queue.id, queue.whole, int(session.counts.are_written))
+    ((ends, begins),) = session.cursor.execute(_DUE_AT, cells).fetchall()
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 
 

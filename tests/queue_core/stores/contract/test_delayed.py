@@ -5,8 +5,8 @@ import pytest
 from queue_core.clock import START, Instant
 from queue_core.errors import InvalidLeaseTimeError, QueueMovedError, UnknownQueueError, WorkerRetiredError
 from queue_core.store import Store
-from queue_core.task import Lease, NewTask, TaskState
-from queue_core.verbs import Release
+from queue_core.task import ANY, Lease, NewTask, TaskState
+from queue_core.verbs import LeaseRequest, Release
 from tests.support.stores.restored_tasks import fence, peek
 from tests.support.stores.task_builders import (
     MICROSECOND,
@@ -169,3 +169,12 @@ def test_a_queue_that_is_not_there_or_moved_is_told(store: Store) -> None:
     fence(store)
     with pytest.raises(QueueMovedError):
         take(store, task_id, expected=at(100))
+
+
+def test_a_delay_ends_within_the_transaction_that_added_its_task(store: Store) -> None:
+    """As when a busy server has the verbs of several callers in one transaction."""
+    with store.begin() as transaction:
+        transaction.add(QUEUE, [NewTask(b"x", delay_seconds=1.0)], now=at(0))
+        transaction.expire(QUEUE, limit=10, now=at(1))
+        granted = transaction.lease(QUEUE, LeaseRequest(1, 10.0, ANY, "w"), now=at(1))
+    assert [one.payload for one in granted.leases] == [b"x"]
