@@ -86,7 +86,7 @@ class CounterChanges:
 
     @property
     def are_written(self) -> bool:
-        """Whether the table has this transaction's counters: other callers' verbs may have come before."""
+        """Return whether the table has this transaction's counters: verbs of other callers may have come before."""
         return not self._tags
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
