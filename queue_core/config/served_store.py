@@ -51,8 +51,9 @@ class ServedStore:
 
 def here() -> str:
     """Return a name for this boot of the host and this view of its files; "" where there is none."""
+    boot = boot_id()
     try:
-        return f"{boot_id()}/{Path('/proc/self/ns/mnt').readlink()}" if boot_id() else ""
+        return f"{boot}/{Path('/proc/self/ns/mnt').readlink()}" if boot else ""
     except OSError:
         return ""
 

@@ -10,15 +10,19 @@ CONTENT_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
-PAGE_HEADERS: Final[Mapping[str, str]] = {
-    "content-security-policy": CONTENT_POLICY,
+SITE_HEADERS: Final[Mapping[str, str]] = {
     "x-content-type-options": "nosniff",
     "referrer-policy": "same-origin",
-    "cache-control": "no-store",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
-"""The headers of every page. Assets have all but the last but two: they may be kept."""
+"""The headers of every answer to a browser, the manual's too."""
+PAGE_HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": CONTENT_POLICY,
+    "cache-control": "no-store",
+    **SITE_HEADERS,
+}
+"""The headers of every page of the console."""
 
 
 def refusal_of_write(headers: Mapping[str, str]) -> str:

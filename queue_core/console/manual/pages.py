@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from queue_core.console.guard import SITE_HEADERS
 from queue_core.console.manual.archive import ManualFile, read_manual
 
 CONTENT_POLICY: Final = (
@@ -19,10 +20,7 @@ CONTENT_POLICY: Final = (
 """Scripts and styles are files of the manual: the build moves out what the pages' templates have inline."""
 HEADERS: Final[Mapping[str, str]] = {
     "content-security-policy": CONTENT_POLICY,
-    "x-content-type-options": "nosniff",
-    "referrer-policy": "same-origin",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
+    **SITE_HEADERS,
 }
 KEPT: Final = "private, max-age=3600"
 """How long a browser keeps a page without asking: an upgrade is seen within an hour."""
