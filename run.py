@@ -73,7 +73,7 @@ ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failure
 """Failed tests run once more without others beside them: three at a time on two cores, a deadline may pass."""
 TESTS_FAILED = "1"
 ENDED_WITH = ROOT / ".pytest_cache" / "v" / "towline" / "exit-status"
-"""What `tests/conftest.py` writes when a run has come to its end. Python itself exits with 1 when a run breaks down."""
+"""The exit status that `tests/conftest.py` writes at the end of a run: Python's own is 1, too, if a run breaks down."""
 
 
 class SetupError(Exception):
@@ -221,7 +221,7 @@ def run_tests(options: list[str]) -> int:
 
 
 def is_of_failed_tests(ended_with: Path) -> bool:
-    """Whether a run reached its last test, so that what failed is all that has to be tried again."""
+    """Return whether a run reached its last test, so that what failed is all that has to be tried again."""
     return ended_with.exists() and ended_with.read_text() == TESTS_FAILED
 
 

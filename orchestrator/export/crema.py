@@ -33,7 +33,7 @@ SERVER: Final = "server.yaml"
 CONFIG: Final = "crema.yaml"
 POLL_SECONDS: Final = 10
 GRACE_SECONDS: Final = 8.0
-"""What a worker has of the 10 s between Cloud Run's SIGTERM and its SIGKILL."""
+"""The part that a worker has of the 10 s between Cloud Run's SIGTERM and its SIGKILL."""
 LEAST_MEMORY_MIB: Final = 512
 """The least that Cloud Run gives an instance of a worker pool."""
 IMAGE: Final = "us-central1-docker.pkg.dev/cloud-run-oss-images/crema-v1/autoscaler:1.2"

@@ -1,4 +1,4 @@
-"""What Towline weighs, by `python3 -m tests.bench.size`: bytes of wheel and environment, milliseconds of a start.
+"""Measure size and start by `python3 -m tests.bench.size`: bytes of wheel and environment, milliseconds of a start.
 
 An environment is counted by the packages that this one has of `requirements/runtime.txt`, as installers unpack them;
 bytecode, which pip adds and uv leaves to the first import, is counted apart.

@@ -22,7 +22,7 @@ _LOCAL: Final = re.compile(r"(?:127\.0\.0\.1|localhost|\[::1\]):(\d{4,5})\b")
 
 @dataclass
 class Addresses:
-    """What stands for the addresses of one page: `new_url` makes a private database of an engine."""
+    """The addresses in place of those of one page: `new_url` makes a private database of an engine."""
 
     new_url: dict[str, Callable[[], str]]
     ports: dict[str, str] = field(default_factory=dict)

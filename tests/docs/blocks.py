@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 ENGINES: Final = frozenset({"postgresql", "redis", "rabbitmq", "docker", "nginx"})
-"""What a page may need."""
+"""Engines that a page may need."""
 INTERRUPT: Final = frozenset({"Ctrl-C", "^C"})
 """Lines of a console block that end the last command in the background."""
 
@@ -76,7 +76,7 @@ class Page:
 
 @dataclass(slots=True)
 class _Orders:
-    """What comments have said of the next block."""
+    """Orders of the comments before the next block."""
 
     until: str = ""
     not_here: str = ""
