@@ -198,6 +198,7 @@ COMMANDS: Final[Mapping[str, CommandEntry]] = {
     "pause": CommandEntry("queue_core.cli.commands.admin", TASKS, "grant no more leases on a queue"),
     "resume": CommandEntry("queue_core.cli.commands.admin", TASKS, "grant leases again"),
     "backup": CommandEntry("queue_core.cli.commands.backup", MOVE, "copy an SQLite store, also while it is in use"),
+    "vacuum": CommandEntry("queue_core.cli.commands.vacuum", MOVE, "shrink the file of an SQLite store"),
     "export": CommandEntry(
         "queue_core.cli.commands.export_import", MOVE, "write tasks of a store to a file of JSON lines"
     ),

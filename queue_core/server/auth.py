@@ -62,6 +62,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "delete-matching": ADMINISTER,
         "registrations": READ,
         "backup": ADMINISTER,
+        "vacuum": ADMINISTER,
         "schedules": READ,
         "declare-schedules": ADMINISTER,
         "add-ticks": ADMINISTER,

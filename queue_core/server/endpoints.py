@@ -202,6 +202,12 @@ ENDPOINTS = (
         handlers.RegisterRequest,
     ),
     _post("/v1/backup", "Copy an SQLite store beside itself.", handlers.backup, schemas.EmptyBody),
+    _post(
+        "/v1/vacuum",
+        "Return the unused pages of an SQLite store to the file system.",
+        handlers.vacuum,
+        schemas.EmptyBody,
+    ),
     _regular(
         "GET",
         "/v1/schedules",

@@ -366,6 +366,11 @@ async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # 
     return {"file": str(made.file), "size_bytes": made.size_bytes, "tasks": made.tasks}
 
 
+async def vacuum(core: ServerState, call: EndpointCall) -> schemas.Vacuumed:  # noqa: ARG001 - a handler
+    before, after = await core.vacuum()
+    return {"size_bytes_before": before, "size_bytes": after}
+
+
 async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
     params = call.read(schemas.WaitRequest)
     limits.check_wait_seconds(params.wait_seconds)

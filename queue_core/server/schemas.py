@@ -563,6 +563,13 @@ class BackedUp(TypedDict):
     tasks: int
 
 
+class Vacuumed(TypedDict):
+    """The size of the store's file before its unused pages were returned to the file system, and after."""
+
+    size_bytes_before: int
+    size_bytes: int
+
+
 class ReadyQueue(TypedDict):
     """A queue that has a ready task, or null when the time was up."""
 

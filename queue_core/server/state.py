@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from queue_core.clock import Clock
@@ -29,7 +30,7 @@ from queue_core.server.options import ServeOptions
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
-from queue_core.stores import check_can_back_up
+from queue_core.stores import check_can_back_up, check_can_vacuum
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 
@@ -141,7 +142,7 @@ class ServerState:
         )
         self._reading_limits: asyncio.Future[None] | None = None
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
-        self._backups = ThreadPool(1, name="towline-backup")
+        self._maintenance = ThreadPool(1, name="towline-maintenance")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
 
     def health(self) -> Health:
@@ -216,8 +217,7 @@ class ServerState:
             await self.in_thread(self.erasures.check)
 
     async def back_up(self) -> "Backup":
-        """Copy the store beside its file, in a thread, one at a time. Raises `InvalidRequestError` if it has no
-        file."""
+        """Copy the store beside its file. Raises `InvalidRequestError` if it has no file."""
         store = self.service.store
         check_can_back_up(store.url)
         from queue_core.stores.sqlite.backup import back_up_beside
@@ -225,20 +225,34 @@ class ServerState:
 
         if not isinstance(store, SqliteStore):
             raise InvalidRequestError(f"{store.url} is not a file that can be copied")
-        copied: asyncio.Future[Backup] = asyncio.get_running_loop().create_future()
+        return await self._maintain(store.path, lambda: back_up_beside(store))
 
-        def done(outcome: "Backup | Exception") -> None:
-            if copied.done():
+    async def vacuum(self) -> tuple[int, int]:
+        """See `SqliteStore.vacuum`. Raises `InvalidRequestError` if the store has no file."""
+        store = self.service.store
+        check_can_vacuum(store.url)
+        from queue_core.stores.sqlite.store import SqliteStore
+
+        if not isinstance(store, SqliteStore):
+            raise InvalidRequestError(f"{store.url} is not a file that can be vacuumed")
+        return await self._maintain(store.path, store.vacuum)
+
+    async def _maintain(self, path: Path, work: Callable[[], T]) -> T:
+        """Work on the store's file in a thread, one after the other."""
+        finished: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: T | Exception) -> None:
+            if finished.done():
                 return
             if isinstance(outcome, OSError):
-                copied.set_exception(StoreUnavailableError(f"can't write beside {store.path}: {outcome.strerror}"))
+                finished.set_exception(StoreUnavailableError(f"can't write beside {path}: {outcome.strerror}"))
             elif isinstance(outcome, Exception):
-                copied.set_exception(outcome)
+                finished.set_exception(outcome)
             else:
-                copied.set_result(outcome)
+                finished.set_result(outcome)
 
-        self._backups.submit(lambda: back_up_beside(store), done)
-        return await copied
+        self._maintenance.submit(work, done)
+        return await finished
 
     def watch(self, wanted: Sequence[tuple[str, TagFilter]]) -> "ReadyWatch":
         """Begin to watch for ready tasks."""
@@ -273,7 +287,7 @@ class ServerState:
         self.snapshots.close()
         self.waiting.close()
         self._readers.close()
-        self._backups.close()
+        self._maintenance.close()
         self.mailboxes.close()
         self._mailer.close()
         self.committer.close()

@@ -105,6 +105,15 @@ def check_can_back_up(url: str) -> None:
     raise InvalidRequestError(f"a {kind}: store is not a file that can be copied: {fix}")
 
 
+def check_can_vacuum(url: str) -> None:
+    """Raise `InvalidRequestError` unless the store is a file that can be shrunk."""
+    kind = scheme_of(url)
+    if kind == "sqlite":
+        return
+    reason = "PostgreSQL does it by itself (autovacuum)" if kind.startswith("postgres") else "it has no file that grows"
+    raise InvalidRequestError(f"a {kind}: store is not to be vacuumed: {reason}")
+
+
 def _without_secrets(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -36,7 +36,7 @@ from queue_core.process.wording import clock_step_words, counted
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
-from queue_core.stores.sqlite.file import real_path
+from queue_core.stores.sqlite.file import real_path, unused_bytes_in
 from queue_core.stores.sqlite.session import steps_in
 from queue_core.stores.sqlite.wal import held_snapshot
 from queue_core.task import ANY
@@ -47,6 +47,7 @@ Level = Literal["ok", "warn", "bad"]
 RUNBOOK: Final = "/docs/how-to/runbook"
 MIN_FREE_BYTES: Final = 256 << 20
 LOW_FREE_BYTES: Final = 2 << 30
+MANY_UNUSED_BYTES: Final = 16 << 20
 SLOW_SYNC_SECONDS: Final = 0.02
 UNREAL_SYNC_SECONDS: Final = 0.000_02
 SYNCS: Final = 20
@@ -158,10 +159,25 @@ def _store_file(store: Path) -> Iterator[Finding]:
         message = f"{', '.join(wide)} in {store.parent} ({size}) can be read or written by every user of this machine"
         yield Finding("store", "warn", message, f"if payloads are private: chmod o-rwx {store}*")
     else:
-        yield Finding("store", "ok", f"{store} ({size})")
+        yield _unused(store, size)
     held = held_snapshot(log, store.with_name(f"{store.name}-shm"))
     if held is not None:
         yield Finding("store", "warn", held.sentence, held.remedy)
+
+
+def _unused(store: Path, size: str) -> Finding:
+    """Report the size of the file, and of the part that deleted tasks left."""
+    try:
+        unused = unused_bytes_in(best_driver(), store)
+    except QueueError as error:
+        return Finding("store", "bad", str(error), "name another file in `store:`, or restore a backup")
+    if unused < MANY_UNUSED_BYTES:
+        return Finding("store", "ok", f"{store} ({size})")
+    free = shutil.disk_usage(store.parent).free
+    found = f"{store} ({size}, {format_bytes(unused)} of it free for new tasks)"
+    if free >= LOW_FREE_BYTES:
+        return Finding("store", "ok", found)
+    return Finding("store", "warn", found, "`towline vacuum` returns that to the disk, which is nearly full")
 
 
 def _shared_store(project: Project) -> Finding:

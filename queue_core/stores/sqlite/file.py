@@ -32,6 +32,8 @@ NEW_FILE_MODE = 0o600
 """Only the owner may read a new file, as payloads may be private; an existing file keeps its mode."""
 CACHE_KIBIBYTES = 32_768
 WAL_KEPT_BYTES = 64 << 20
+VACUUM_IN_MEMORY_BYTES = 64 << 20
+"""A store with more is copied by way of a file while it is vacuumed."""
 _KINDS = ("", "-wal", "-shm")
 FOLDER_TIME_MICROSECONDS = 3_000_000
 """A folder's modification time is trusted once it is older: two changes within one tick of the file system's clock, 2 s
@@ -150,6 +152,38 @@ def prepare(driver: Driver, path: Path, vfs: str) -> SqliteConnection:
 def page_bytes(connection: SqliteConnection) -> int:
     """Return the page size of this file, which stays as it was when the file was made."""
     return _number(connection, "PRAGMA page_size")
+
+
+def unused_bytes(connection: SqliteConnection) -> int:
+    """Return the size of the pages within the file that hold nothing."""
+    return _number(connection, "PRAGMA freelist_count") * page_bytes(connection)
+
+
+def unused_bytes_in(driver: Driver, path: Path) -> int:
+    """Return `unused_bytes` of a store's file that may be in use. Raises `StoreError`."""
+    try:
+        connection = driver.connect(str(path), "")
+        try:
+            return unused_bytes(connection)
+        finally:
+            connection.close()
+    except driver.error as error:
+        raise driver.translate(error, str(path)) from error
+
+
+def vacuum(connection: SqliteConnection) -> None:
+    """Write the file anew without unused pages, and empty its log. Raises the library's error.
+
+    A copy of what is left goes into memory if it is small: a disk that is full has no room for a second one.
+    """
+    used_bytes = _number(connection, "PRAGMA page_count") * page_bytes(connection) - unused_bytes(connection)
+    if used_bytes > VACUUM_IN_MEMORY_BYTES:
+        connection.execute("PRAGMA temp_store = FILE").fetchall()
+    try:
+        connection.execute("VACUUM").fetchall()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    finally:
+        connection.execute("PRAGMA temp_store = MEMORY").fetchall()
 
 
 def inspect(driver: Driver, path: Path, vfs: str) -> None:

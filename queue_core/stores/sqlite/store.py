@@ -25,6 +25,8 @@ from queue_core.stores.sqlite.file import (
     page_bytes,
     prepare,
     real_path,
+    unused_bytes,
+    vacuum,
 )
 from queue_core.stores.sqlite.notify.bus import DatagramBus
 from queue_core.stores.sqlite.session import (
@@ -360,7 +362,7 @@ class SqliteStore:
     def check_room(self) -> None:
         """See `Store.check_room`."""
         if self._reserve.is_spent:
-            self._reserve.check()
+            self._reserve.check(self.unused_bytes)
 
     def make_room(self) -> bool:
         """See `Store.make_room`. The freed part of the reserve becomes a log of full length at once, and pages of the
@@ -386,6 +388,32 @@ class SqliteStore:
         """See `Store.check`."""
         with self._snapshot() as session:
             return check(session.connection)
+
+    def unused_bytes(self) -> int:
+        """Return the size of the pages that deleted tasks left within the file; new tasks fill them again."""
+        try:
+            with self._readers.snapshot() as session:
+                return unused_bytes(session.connection)
+        except self._driver.error as error:
+            raise self._driver.translate(error, str(self._path)) from error
+
+    def vacuum(self) -> tuple[int, int]:
+        """Return unused pages to the file system; the size of the file in bytes before and after.
+
+        Every writer waits meanwhile, in other processes too, and what is left is written twice. Raises
+        `StoreFullError` where that does not fit on the disk: nothing was changed.
+        """
+        with self._lock.threads:
+            self._reopen()
+            self._group.check()
+            before = self._path.stat().st_size
+            with self._lock.between_processes():
+                try:
+                    vacuum(self._writer)
+                except self._driver.error as error:
+                    raise self._driver.translate(error, str(self._path)) from error
+                self._preallocator.forget()
+            return before, self._path.stat().st_size
 
     def copy_to(self, path: Path, progress: Progress) -> None:
         """Copy a snapshot of the file into another file; see `backup.back_up`.

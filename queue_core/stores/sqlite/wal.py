@@ -107,6 +107,10 @@ class WalPreallocator:
         """Extend the log to its full length. As `keep`, only within a write transaction."""
         self._grow(self._most_pages)
 
+    def forget(self) -> None:
+        """Measure the log anew with the next commit, as it was truncated."""
+        self._pages = 0
+
     def keep(self, used_pages: int) -> None:
         """Extend the log if it is nearly full. Only within a write transaction, when nobody else writes to the log."""
         if used_pages < FEWEST_PAGES or used_pages + SPARE_PAGES <= self._pages or self._pages >= self._most_pages:
@@ -311,8 +315,15 @@ class DiskReserve:
             self._tried_at = self._clock.monotonic()
             return True
 
-    def check(self) -> None:
-        """Raise `StoreFullError` while the reserve can't be refilled; tries every `RESERVE_RETRY_SECONDS`."""
+    def check(self, unused_bytes: Callable[[], int]) -> None:
+        """Raise `StoreFullError` while there is room neither on the disk nor within the store's file.
+
+        The disk is tried every `RESERVE_RETRY_SECONDS`. A file does not shrink: the pages of deleted tasks are filled
+        again before it grows, so as much of them as the reserve takes is as good as the reserve.
+
+        Args:
+            unused_bytes: returns the size of the file's unused pages.
+        """
         if not self.is_spent:
             return
         with self._lock:
@@ -320,10 +331,11 @@ class DiskReserve:
             if now - self._tried_at >= RESERVE_RETRY_SECONDS:
                 self._tried_at = now
                 self._refill()
-            if self.is_spent:
+            if self.is_spent and unused_bytes() < RESERVE_BYTES:
                 raise StoreFullError(
                     f"the disk of {self._store} is full: tasks are leased, released and deleted, but none are added "
-                    f"until {format_bytes(RESERVE_BYTES)} are free; nothing was changed: free disk space and try again",
+                    f"until {format_bytes(RESERVE_BYTES)} are free, on the disk or in the file; nothing was changed: "
+                    "free disk space and try again",
                     affects_only_caller=True,
                 )
 

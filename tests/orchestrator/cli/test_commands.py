@@ -62,6 +62,7 @@ THE_COMMANDS = (
         "stats",
         "top",
         "backup",
+        "vacuum",
         "export",
         "import",
         "migrate",

@@ -1,6 +1,7 @@
 """A disk that is really full: adds are refused, probes say so, and the tasks that are there are worked off."""
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -11,6 +12,7 @@ from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.errors import StoreFullError
 from queue_core.stores import open_store
+from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask, QueueSpec
 from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
@@ -81,6 +83,67 @@ def test_on_a_full_disk_tasks_are_leased_renewed_released_and_deleted_and_none_i
     store = open_store(url_of(disk))
     assert store.check().problems == ()
     store.close()
+
+
+def test_a_store_that_filled_its_disk_and_was_worked_off_takes_adds_again(disk: Path) -> None:
+    queues = open_queues(url_of(disk))
+    queues.put_queue(SPEC)
+    queue = queues.queue(QUEUE)
+    add_until_refused(queue)
+    fill(disk)  # the file keeps its size, and nobody frees anything else
+    added = work_off(queue)
+    for _ in range(3):
+        for _ in range(added // 2 // 100):
+            queue.add([NewTask(PAYLOAD) for _ in range(100)])
+        assert work_off(queue) == added // 2 // 100 * 100
+    add_until_refused(queue)
+    assert work_off(queue) > added // 2  # and what is finished still has its room
+    queues.close()
+    store = open_store(url_of(disk))
+    assert store.check().problems == ()
+    store.close()
+
+
+def test_a_vacuum_gives_the_room_of_finished_tasks_back_to_a_full_disk(disk: Path) -> None:
+    queues = open_queues(url_of(disk))
+    queues.put_queue(SPEC)
+    queue = queues.queue(QUEUE)
+    add_until_refused(queue)
+    fill(disk)
+    work_off(queue)
+    queue.add([NewTask(PAYLOAD) for _ in range(TASKS)])
+    store = SqliteStore(disk / "queue.db")
+    free = shutil.disk_usage(disk).free
+    before, after = store.vacuum()
+    assert after < before // 4
+    assert shutil.disk_usage(disk).free - free > before // 2
+    assert store.unused_bytes() == 0
+    assert (store.check().tasks, store.check().problems) == (TASKS, ())
+    store.close()
+    eventually(lambda: is_added(queue))
+    assert work_off(queue) == TASKS + 1
+    queues.close()
+
+
+def test_a_store_that_opens_anew_after_a_vacuum_has_all_its_tasks_and_goes_on_with_their_ids(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "queue.db")
+    queues = open_queues(f"sqlite:///{tmp_path}/queue.db")
+    queues.put_queue(SPEC)
+    queue = queues.queue(QUEUE)
+    queue.add([NewTask(PAYLOAD, name=f"n{number}") for number in range(TASKS)])
+    held = queue.lease(TASKS // 2)
+    for each in held[10:]:
+        queue.delete(each)
+    store.vacuum()
+    queue.renew(held[0], seconds=90)
+    queue.add(NewTask(b"next", name="next"))
+    assert queue.peek(names=["next"]).tasks[0].id == TASKS + 1
+    queues.close()
+    store.close()
+    with contextlib.closing(open_queues(f"sqlite:///{tmp_path}/queue.db")) as again:
+        assert again.queue(QUEUE).stats().in_flight == 10
+        again.queue(QUEUE).delete(held[0])
+        assert again.queue(QUEUE).add([NewTask(b"", name="n999")])[0].status == "exists"
 
 
 def test_a_store_that_is_opened_anew_on_a_full_disk_is_worked_off(disk: Path) -> None:
