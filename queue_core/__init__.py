@@ -8,6 +8,7 @@ behind them are laid out.
 TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` would cost start time
 
 if TYPE_CHECKING:
+    from queue_core.admission import Rate, TagLimits
     from queue_core.api import Observation, ObservationQuery, Queue, Queues
     from queue_core.appengine.connect import connect_appengine
     from queue_core.async_client.client import AsyncQueue, AsyncQueues
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     )
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
+    from queue_core.search.criteria import ChangeTo, MatchedBatch, Search, SearchPage
     from queue_core.stats import (
         FinishedLease,
         History,
@@ -75,6 +77,7 @@ if TYPE_CHECKING:
     from queue_core.worker.functions.hooks import INJECTED, Injected
 else:
     _HOMES = {
+        "queue_core.admission": "Rate TagLimits",
         "queue_core.attempts.attempt": "Attempt Failure",
         "queue_core.api": "ObservationQuery Observation Queue Queues",
         "queue_core.appengine.connect": "connect_appengine",
@@ -96,6 +99,7 @@ else:
         ),
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
+        "queue_core.search.criteria": "ChangeTo MatchedBatch Search SearchPage",
         "queue_core.stats": "FinishedLease History WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask Progress QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
@@ -132,6 +136,7 @@ __all__ = [
     "Attempt",
     "Backoff",
     "BadFileError",
+    "ChangeTo",
     "CutShortError",
     "Dead",
     "Deletion",
@@ -159,6 +164,7 @@ __all__ = [
     "LiveLease",
     "LocalQueue",
     "LocalQueues",
+    "MatchedBatch",
     "MoveRefusedError",
     "NewTask",
     "Observation",
@@ -174,11 +180,14 @@ __all__ = [
     "QueueSpec",
     "QueueStats",
     "Queues",
+    "Rate",
     "Renewal",
     "Renewed",
     "Retries",
     "Retry",
     "Samples",
+    "Search",
+    "SearchPage",
     "Storage",
     "StorageLimitError",
     "StoreCorruptError",
@@ -190,6 +199,7 @@ __all__ = [
     "StoreVersionError",
     "StoredTask",
     "TagFilter",
+    "TagLimits",
     "TagStats",
     "Task",
     "TaskState",

@@ -17,6 +17,9 @@ PACKAGES = ("orchestrator", "queue_core")
 DOORS = {"queue_core", "queue_core.django", "queue_core.telemetry", "queue_core.testing", "orchestrator"}
 """What users import from."""
 
+INTERNAL = {"AppHooks", "Handler", "LeaseOffer"}
+"""Classes in signatures by which a worker's own code uses an `App`."""
+
 
 def _typed_names(package: str) -> dict[str, str]:
     """The names that type checkers see, by the module they come from."""
@@ -66,6 +69,17 @@ def test_every_error_of_the_queue_is_exported() -> None:
     package = importlib.import_module("queue_core")
     ours = {name for name, kind in vars(errors).items() if inspect.isclass(kind) and issubclass(kind, Exception)}
     assert ours <= set(package.__all__)
+
+
+@pytest.mark.parametrize("name", ["App", "AsyncQueue", "AsyncQueues", "NewTask", "Queue", "QueueSpec", "Queues"])
+def test_a_value_that_a_public_method_takes_or_returns_is_exported(name: str) -> None:
+    package = importlib.import_module("queue_core")
+    public = getattr(package, name)
+    methods = [call for verb, call in inspect.getmembers(public, callable) if not verb.startswith("_")]
+    hints = [str(hint) for method in methods for hint in inspect.get_annotations(method).values()]
+    hints += [str(hint) for hint in inspect.get_annotations(public).values()]
+    named = set(re.findall(r"queue_core[\w.]*\.([A-Z][a-z]\w+)", " ".join(hints)))
+    assert named - INTERNAL <= set(package.__all__)
 
 
 def _texts_for_users() -> list[Path]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Final, Literal, TypeVar
 
-import structlog
 from pydantic import Field
 
 from orchestrator import events
@@ -35,6 +34,7 @@ from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
+from queue_core.log import get_logger
 from queue_core.process.loopback import is_loopback
 from queue_core.process.terminal import clean
 from queue_core.server.auth import Principal, described
@@ -53,7 +53,7 @@ POLL_SECONDS: Final = 0.05
 B = TypeVar("B", bound=RequestBody)
 T = TypeVar("T")
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class ScaleBody(RequestBody):

@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
-import structlog
 from pydantic import Field
 
 from orchestrator import events
@@ -22,6 +21,7 @@ from orchestrator.supervisor.leader import holder_of
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import QueueError
+from queue_core.log import get_logger
 from queue_core.registrations.registration import Registration
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 from queue_core.server.options import ServeOptions
@@ -36,7 +36,7 @@ LOOK_SECONDS: Final = 2.0
 LEADING: Final = "leading"
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class ListedSupervisor(FleetAnswer):

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.containers import RuntimeKind
@@ -19,8 +17,9 @@ from orchestrator.runtime import (
     Usage,
     WorkerHandle,
 )
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Result = TypeVar("Result")
 

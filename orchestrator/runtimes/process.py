@@ -17,8 +17,6 @@ from pathlib import Path
 from signal import Signals
 from typing import Final, Literal
 
-import structlog
-
 from orchestrator import events
 from orchestrator.capacity.host import HostMeter
 from orchestrator.clock import Monotonic
@@ -35,8 +33,9 @@ from orchestrator.runtimes.templates import FORKED_VARIABLE, Templates
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.runtimes.worker_logs import MAX_LOG_BYTES, WorkerLogs
 from orchestrator.state.private_files import identity_of_folder, is_same_folder
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 APP_COMMAND: Final = (sys.executable, "-m", "queue_core.worker")
 """The command of an `app` worker."""

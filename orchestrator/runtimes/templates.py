@@ -12,8 +12,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.placeholders import names_worker
@@ -26,8 +24,9 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.state.private_files import is_same_folder
 from orchestrator.state.templates import TemplateRecord, rounded_bytes
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 FORKED_VARIABLE: Final = "TOWLINE_FORKED"
 """A forked worker has this variable, so that it is known as one after an adoption, and knows it itself."""

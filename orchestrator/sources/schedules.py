@@ -7,20 +7,19 @@ harm that another supervisor, which still believes to lead, does the same.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from queue_core.api import Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
+from queue_core.log import get_logger
 from queue_core.process.wording import counted, shown_clock
 from queue_core.schedules.book import ScheduleChanges, schedule_of
 from queue_core.schedules.report import ComingTick, MissedTicks, TickReport
 from queue_core.schedules.schedule import MAX_COUNTED, Schedule
 
-log = structlog.get_logger()
+log = get_logger()
 
 LOOK_SECONDS: Final = 1.0
 """Longest pause between two looks while there are schedules: a schedule may have been resumed elsewhere."""

@@ -7,12 +7,11 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.state.private_files import opener
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 MAX_JOURNAL_BYTES: Final = 2 * 1024 * 1024
 """Size at which a journal is rotated; two such files are kept."""

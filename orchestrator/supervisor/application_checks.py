@@ -4,8 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -14,8 +12,9 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import ApplicationReport, Runtime, SpawnRequest
 from orchestrator.state.templates import reason_in
 from orchestrator.supervisor.pool import AT_ONCE, Pool
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 NAME_ENDING: Final = ".import"
 """The end of the name under which a pool's application is imported to look at it."""

@@ -9,8 +9,6 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-import structlog
-
 from orchestrator import events
 from orchestrator.capacity.allocation import MOST_AT_A_TIME, Allocation, CapacityDemand, allocate
 from orchestrator.capacity.host import SETTLED_SECONDS, HostMeter
@@ -28,8 +26,9 @@ from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.supervisor.log_once import LogOnce
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Kept = TypeVar("Kept")
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -26,8 +24,9 @@ from orchestrator.runtime import STANDSTILLS, Runtime, SpawnRequest
 from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
 from orchestrator.source import WorkSource
 from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 SPAWNING_SECONDS: Final = 1.0
 """Time of a turn after which no pool starts a second worker in it: an engine that answers slowly must not make the next

@@ -6,8 +6,6 @@ Learning, decisions and plans are pure functions of other modules; here they mee
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -35,9 +33,10 @@ from orchestrator.supervisor.episodes import TroubleEpisode, after_look
 from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import Pool, severity_of
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
+from queue_core.log import get_logger
 from queue_core.process.wording import shown_seconds, shown_setting
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class PoolTurn:

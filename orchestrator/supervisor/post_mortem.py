@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -18,8 +16,9 @@ from orchestrator.fleet.workers import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
 from orchestrator.state.directory import StateDir
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 MAX_UNRELEASED: Final = 10_000
 """Dead workers whose leases still wait to be released; beyond these the oldest are left to expire."""

@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -24,8 +22,9 @@ from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime, SpawnRequest
 from orchestrator.source import WorkSource
 from orchestrator.supervisor.pool import Pool
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 RETRY_SECONDS: Final = 5.0
 """Pause after a solo worker failed to start."""

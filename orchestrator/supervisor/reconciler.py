@@ -3,8 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange, changes_between
@@ -30,8 +28,9 @@ from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
 from orchestrator.supervisor.requests.worker_request_runner import WorkerRequestRunner
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 USAGE_SECONDS: Final = 5.0
 """Interval between two measurements of all workers' memory and CPU."""

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.diff import PoolChange
@@ -18,8 +16,9 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.systemd import ServiceNotifier
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 CHECK_SECONDS: Final = 1.0
 """Interval between two checks whether the settings file changed."""

@@ -7,8 +7,6 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -20,8 +18,9 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.supervisor.pool import Pool, concern_of, states_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 SNAPSHOT_SECONDS: Final = 1.0
 """Interval between two snapshots of an active fleet; a changed worker is written at once."""

@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.diff import PoolChange
@@ -34,8 +32,9 @@ from orchestrator.supervisor.systemd import ServiceNotifier, status_of
 from orchestrator.supervisor.unix_signals import OwnTerminal, handling_signals
 from orchestrator.supervisor.unserved import UnservedWatch
 from orchestrator.supervisor.view import Heartbeat, Phase
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 PASS_SECONDS: Final = 1.0
 """The longest sleep between two passes: how late a changed file or lost leadership is noticed."""

@@ -6,16 +6,15 @@ A tag that somebody leases all the same, a program beside the pools, is not one 
 from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError
 from orchestrator.samples import UnservedTag
 from orchestrator.source import WorkSource
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 LOOK_SECONDS: Final = 2.0
 """Time between two looks at a queue."""

@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeAlias
 
-import structlog
-
 from queue_core.cli import exits
 from queue_core.cli.credentials import read_secret
 from queue_core.cli.failure import CommandError
@@ -23,6 +21,7 @@ from queue_core.config.settings import Override, QueueFile, ServerSettings, abso
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.errors import ListenError, StoreUnavailableError
 from queue_core.events import EventLog
+from queue_core.log import get_logger
 from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
 from queue_core.server.options import (
@@ -84,7 +83,7 @@ def _open_when_available(settings: QueueFile, url: str, patience_seconds: float)
                 next_log_at = now + WAIT_LOG_SECONDS
                 left = patience_seconds - waited_seconds
                 sentence = f"waiting up to {left:.0f} s for {masked(url)}: {error}"
-                structlog.get_logger().warning(STORE_AWAITED, store=masked(url), sentence=sentence)
+                get_logger().warning(STORE_AWAITED, store=masked(url), sentence=sentence)
             time.sleep(PAUSE_SECONDS)
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from urllib.parse import quote, unquote
 
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -32,8 +31,9 @@ from queue_core.console.sessions import (
 )
 from queue_core.console.shared import PageMemory, SharedApi
 from queue_core.console.stream import PageStream
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 PATH: Final = "/console"
 LIVE: Final = "/live"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
 from kombu.transport.base import to_rabbitmq_queue_arguments
@@ -33,6 +32,7 @@ from queue_core.kombu.keeper import Ending
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
+from queue_core.log import get_logger
 from queue_core.mailboxes.exchanges import Binding, matches
 from queue_core.mailboxes.mailboxes import Popped
 from queue_core.mailboxes.news import Posted
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 LETTER = "letter."
 """The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 @dataclass(frozen=True, slots=True)

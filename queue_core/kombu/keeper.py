@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-import structlog
-
 from queue_core.api import Queues
 from queue_core.clock import Clock, SystemClock, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.kombu import events
 from queue_core.limits import MAX_TOKENS_PER_CALL
+from queue_core.log import get_logger
 from queue_core.process import forking
 from queue_core.task import Lease
 from queue_core.verbs import Deletion
@@ -31,7 +30,7 @@ MISSES = 2
 """Rounds that a kept lease's task must be missing from the worker's running ones: it leaves them just before its
 acknowledgement."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 TaskState: TypeAlias = Literal["runs", "ended", "cancelled"]

@@ -15,7 +15,6 @@ from functools import partial
 from threading import Event
 from typing import Any
 
-import structlog
 from kombu.transport import virtual
 from kombu.transport.virtual.base import Transport as VirtualTransport
 
@@ -30,6 +29,7 @@ from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
 from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, Gathering, give_back, merged
 from queue_core.kombu.wake_thread import WakeThread
+from queue_core.log import get_logger
 from queue_core.task import quarantined_task_of
 
 SAFETY_SECONDS = 5.0
@@ -42,7 +42,7 @@ STOP_SECONDS = 1.0
 WAIT_SECONDS = 20.0
 """How long a call that waits may take."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 class TowlineTransport(VirtualTransport):

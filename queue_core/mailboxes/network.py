@@ -8,10 +8,9 @@ from itertools import groupby
 from operator import itemgetter
 from threading import Event, Lock
 
-import structlog
-
 from queue_core.clock import Clock
 from queue_core.errors import StoreError, StoreUnavailableError
+from queue_core.log import get_logger
 from queue_core.mailboxes.bus import MessageBus
 from queue_core.mailboxes.mailboxes import Mailboxes
 from queue_core.mailboxes.news import Echo, Joiner, decoded, encoded, pieces
@@ -28,7 +27,7 @@ MAILBOXES_UNREACHED = "mailboxes.unreached"
 NEWS_REFUSED = "mailboxes.news_refused"
 """A text on the bus that is not of ours."""
 
-_log = structlog.get_logger(__name__)
+_log = get_logger()
 
 
 def new_node() -> str:

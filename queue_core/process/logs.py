@@ -15,20 +15,16 @@ from dataclasses import fields
 from io import FileIO
 from pathlib import Path
 from threading import Lock
-from typing import BinaryIO, Final, Literal, cast
+from typing import BinaryIO, Final, Literal
 
-# Without rich, which would only colour tracebacks, structlog imports in half the time, in every worker.
-sys.modules.setdefault("rich", None)  # type: ignore[arg-type]
-import structlog  # noqa: E402
+from queue_core.log import get_logger  # isort: skip - first: it spares structlog an import
+import structlog
 
-if not sys.modules["rich"]:
-    del sys.modules["rich"]
-
-from queue_core.clock import Clock, SystemClock  # noqa: E402
-from queue_core.errors import InvalidSettingError  # noqa: E402
-from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent  # noqa: E402
-from queue_core.process import forking  # noqa: E402
-from queue_core.process.terminal import allows_colours, clean  # noqa: E402
+from queue_core.clock import Clock, SystemClock
+from queue_core.errors import InvalidSettingError
+from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent
+from queue_core.process import forking
+from queue_core.process.terminal import allows_colours, clean
 
 Level = Literal["debug", "info", "warning", "error"]
 
@@ -41,7 +37,7 @@ _LIBRARIES: Final = ("asyncio", "uvicorn")
 LOSS_LOG_SECONDS: Final = 60.0
 """Shortest time between two warnings about lost lines of the lifecycle log."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 _LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -106,7 +102,7 @@ class _LibraryHandler(logging.Handler):
 
     def logger(self) -> structlog.typing.FilteringBoundLogger:
         """Return the logger to write to."""
-        return cast("structlog.typing.FilteringBoundLogger", structlog.get_logger())
+        return get_logger()
 
     def emit(self, record: logging.LogRecord) -> None:
         """See `logging.Handler.emit`."""
@@ -127,7 +123,7 @@ class _ProgramHandler(_LibraryHandler):
 
     def __init__(self) -> None:
         super().__init__()
-        self._logger: structlog.typing.FilteringBoundLogger = structlog.get_logger().bind()
+        self._logger: structlog.typing.FilteringBoundLogger = get_logger().bind()
 
     def logger(self) -> structlog.typing.FilteringBoundLogger:
         """See `_LibraryHandler.logger`."""
@@ -141,7 +137,7 @@ class _ProgramHandler(_LibraryHandler):
 @contextlib.contextmanager
 def warnings_to_stderr() -> Iterator[None]:
     """Log only warnings, to stderr, during a command whose stdout is its result."""
-    before = structlog.get_config()
+    before, was_configured = structlog.get_config(), structlog.is_configured()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS["warning"]),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
@@ -150,6 +146,8 @@ def warnings_to_stderr() -> Iterator[None]:
         yield
     finally:
         structlog.configure(**before)
+        if not was_configured:
+            structlog.reset_defaults()
 
 
 class LifecycleFile:

@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-import structlog
-
 from queue_core.clock import ClockSteps, StepsClock
+from queue_core.log import get_logger
 from queue_core.process.wording import clock_step_words
 from queue_core.server import events
 from queue_core.server.commit.group_commit import Committer
@@ -14,7 +13,7 @@ from queue_core.unit_of_work import UnitOfWork
 LOOK_SECONDS = 1.0
 """Seconds between two looks."""
 
-log = structlog.get_logger("towline.server")
+log = get_logger()
 
 
 class ClockWatch:

@@ -8,9 +8,8 @@ import contextlib
 import threading
 from typing import Final
 
-import structlog
-
 from queue_core.errors import StoreError, StoreUnavailableError
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.options import ServeOptions
 from queue_core.service import QueueService
@@ -19,7 +18,7 @@ from queue_core.store import Erasable
 CHECK_SECONDS: Final = 2.0
 """Seconds between two checks."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class QueueErasures:

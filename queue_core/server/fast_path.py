@@ -10,13 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final, Generic, Protocol, TypeVar
 
-import structlog
 from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.fast_values import value
 from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
+from queue_core.log import get_logger
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
 from queue_core.server.commit.group_commit import Committer
@@ -58,7 +58,7 @@ renewed_json = response(schemas.RenewedLeases).json
 T = TypeVar("T")
 B = TypeVar("B", bound=schemas.RequestBody)
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @value

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Annotated, Literal, TypeVar
 
-import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -13,6 +12,7 @@ from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.local import lease_lost
+from queue_core.log import get_logger
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
@@ -30,7 +30,7 @@ from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Storage
 
-log = structlog.get_logger()
+log = get_logger()
 
 B = TypeVar("B", bound=schemas.RequestBody)
 

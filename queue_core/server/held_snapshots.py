@@ -3,16 +3,15 @@
 import threading
 from typing import Final
 
-import structlog
-
 from queue_core.errors import StoreError
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.store import Store
 from queue_core.verbs import HELD_SECONDS, HeldSnapshot
 
 LOOK_SECONDS: Final = 15.0
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class SnapshotWatch:

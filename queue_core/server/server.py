@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
-import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -19,6 +18,7 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import enable_keepalive
+from queue_core.log import get_logger
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
@@ -45,7 +45,7 @@ MAX_INHERITED_SOCKETS: Final = 64
 """Inherited sockets that are looked at."""
 _ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class TlsFiles(TypedDict, total=False):

@@ -7,6 +7,7 @@ import os
 import sys
 
 from queue_core.errors import InvalidSettingError
+from queue_core.log import get_logger
 from queue_core.process import logs  # first: it spares structlog an import
 from queue_core.process.init_process import run_as_init
 from queue_core.process.terminal import open_missing_streams
@@ -19,14 +20,13 @@ from queue_core.worker.settings import WorkerSettings
 def main() -> int:
     """Run the worker and return its exit code; see `run_worker`."""
     open_missing_streams()
-    import structlog
 
     run_as_init()
     logs.configure(shape="auto")
     try:
         settings = WorkerSettings.from_environment(os.environ)
     except InvalidSettingError as error:
-        structlog.get_logger().error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
+        get_logger().error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
         return EXIT_MISCONFIGURED
     return run_worker(settings)
 

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
-import structlog
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.api import Queue, Queues
@@ -22,6 +21,7 @@ from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import AppError, QueueError, StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
+from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.service import QueueService
 from queue_core.stores import open_store
@@ -98,7 +98,7 @@ def _work(
         may_begin: called once the handlers are imported; on False the worker exits without leasing.
         on_last_lease: called when the last task that the recycle limits allow has been leased.
     """
-    log = structlog.get_logger().bind(worker=settings.worker)
+    log = get_logger().bind(worker=settings.worker)
     queues: Queues | None = None
     try:
         instrument_if_set(os.environ)

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from queue_core.api import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
+from queue_core.log import get_logger
 from queue_core.worker import events
 from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
@@ -111,7 +110,7 @@ class Runner:
         """
         queue = _queue_of(app, settings)
         offer = app.offer(queue, settings.tags)
-        log = structlog.get_logger().bind(worker=settings.worker, queue=queue)
+        log = get_logger().bind(worker=settings.worker, queue=queue)
         self._lifecycle = WorkerLifecycle(
             settings, queue=queue, clock=clock or SystemClock(), log=log, on_last_lease=on_last_lease
         )

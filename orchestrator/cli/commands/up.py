@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 import click
-import structlog
 
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
@@ -44,6 +43,7 @@ from queue_core.cli.serving import (
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked, with_absolute_sockets
 from queue_core.errors import ListenError
+from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
@@ -75,7 +75,7 @@ def renew(listening: int | None, terminal: OwnTerminal) -> NoReturn:
         terminal: the process's own.
     """
     command = [sys.executable, *sys.orig_argv[1:]]
-    structlog.get_logger().info(events.SUPERVISOR_RENEWED, command=command)
+    get_logger().info(events.SUPERVISOR_RENEWED, command=command)
     ignore_control_signals()
     terminal.keep()
     sys.stdout.flush()

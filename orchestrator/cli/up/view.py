@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import structlog
-
 from orchestrator import events
 from orchestrator.cli.up.begun_again import TaskLookup
 from orchestrator.cli.up.header import header
@@ -23,6 +21,7 @@ from queue_core.cli.worker_events import EventReader
 from queue_core.connect import open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
+from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.terminal import allows_colours
 from queue_core.stats import QueueStats
@@ -69,7 +68,7 @@ class UpView:
         after = self._stats()
         if before is None or after is None:
             return
-        structlog.get_logger().info(
+        get_logger().info(
             events.WORK_COUNTED,
             done=sum(one.deleted_total for one in after) - sum(one.deleted_total for one in before),
             dead=sum(one.died_total for one in after) - sum(one.died_total for one in before),

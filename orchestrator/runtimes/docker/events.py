@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Final
 
 import docker
-import structlog
 
 from orchestrator import events
 from orchestrator.errors import RuntimeUnavailableError
@@ -18,8 +17,9 @@ from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import at
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, error_text, translated_errors
 from orchestrator.runtimes.docker.registry import ContainerRegistry
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 RETRY_SECONDS: Final = 1.0
 """Pause before the stream of events is opened again."""

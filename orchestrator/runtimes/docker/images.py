@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import docker
-import structlog
 
 from orchestrator import events
 from orchestrator.config.containers import ContainerSettings
@@ -21,8 +20,9 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import at, mapping
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 PULL_SECONDS: Final = 600.0
 """How long an engine may be silent during a pull."""

@@ -16,15 +16,14 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
-import structlog
-
 from orchestrator import events
 from orchestrator.runtimes.docker.container_state import nanoseconds
 from orchestrator.runtimes.docker.engine import DockerEngine, dial
 from orchestrator.runtimes.worker_logs import WorkerLogs
 from orchestrator.values import value
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 MAX_LINE_CHARS: Final = 500
 """Length at which a text in the supervisor's log is cut."""

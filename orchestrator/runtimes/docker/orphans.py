@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 import docker
-import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
@@ -21,8 +20,9 @@ from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.watchdog import is_held
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from orchestrator.values import value
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 SEARCH_SECONDS: Final = 60.0
 """Interval between two searches for orphans."""

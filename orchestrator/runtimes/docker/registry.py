@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeVar
 
 import docker
-import structlog
 
 from orchestrator import events
 from orchestrator.clock import Monotonic
@@ -27,8 +26,9 @@ from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
 from orchestrator.runtimes.worker_logs import WorkerLogs
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Result = TypeVar("Result")
 

@@ -8,12 +8,12 @@ from concurrent.futures import Future
 from typing import Final, TypeVar
 
 import docker
-import structlog
 
 from orchestrator import events
 from orchestrator.errors import SpawnError
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,6 @@ from dataclasses import replace
 from threading import Event, Thread
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
@@ -19,8 +17,9 @@ from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmMana
 from orchestrator.runtimes.swarm.registry import NEVER, SwarmRegistry, SwarmWorker
 from orchestrator.runtimes.swarm.scale_up import ScaleUp
 from orchestrator.runtimes.swarm.tasks import SwarmTask, by_service, exit_of, lost, vanished
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 POLL_SECONDS: Final = 0.25
 """Interval between two polls while there are workers, or slots to remove."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
@@ -18,8 +16,9 @@ from orchestrator.sources.celery.messages import NodeSignal, active_in, etas_in,
 from orchestrator.sources.celery.nodes import CeleryNode, after_answer, after_signal, without_gone
 from orchestrator.sources.celery.readers import DepthReader
 from orchestrator.sources.celery.sampling import PoolMeter, QueueDepth, sample_of
+from queue_core.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger()
 
 PROBE_SECONDS: Final = 1.0
 """Interval of the probes of a broker; each is up to a fifth earlier or later, so that supervisors don't keep step."""

@@ -6,8 +6,6 @@ They are read from the state directory whenever that has changed, so that a supe
 from collections.abc import Mapping
 from typing import Final
 
-import structlog
-
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.overrides import Moment
@@ -19,9 +17,10 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.log_once import LogOnce
 from orchestrator.supervisor.pool import AT_ONCE, Pool
+from queue_core.log import get_logger
 from queue_core.process.wording import counted
 
-log = structlog.get_logger()
+log = get_logger()
 
 _UNREAD: Final = (-1, -1, -1)
 

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Final
 
 import click
-import structlog
 
 from queue_core.cli import exits
 from queue_core.cli.group import command
@@ -19,6 +18,7 @@ from queue_core.cli.serving import (
 )
 from queue_core.cli.settings_file import settings_or_default
 from queue_core.errors import ListenError
+from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
 from queue_core.process.wording import counted
@@ -72,7 +72,7 @@ def serve(
     if settings.schedules:
         said = "are added by a supervisor, not by this server: `towline up`, or `towline supervise` beside it"
         sentence = f"the tasks of {counted(len(settings.schedules), 'schedule')} {said}"
-        structlog.get_logger().info(SCHEDULES_LEFT, sentence=sentence)
+        get_logger().info(SCHEDULES_LEFT, sentence=sentence)
     with prepared_store(settings, directory) as opened, lifecycle_log(settings, directory) as lifecycle_file:
         options = serve_options(settings, directory)
         try:

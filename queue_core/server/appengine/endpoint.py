@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
-import structlog
-
 from queue_core.errors import QueueError, StorageLimitError, WorkerRetiredError
 from queue_core.limits import check_worker
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.appengine import adds, messages, queues
 from queue_core.server.appengine import leases as leasing
@@ -45,7 +44,7 @@ MAX_UNKNOWN_BYTES = 64 << 20
 MAX_CALL_FIELDS = 1000
 """Fields of the message around a call, which is read before its caller is authenticated; clients send five."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 Prepare = Callable[[bytes], Operation[bytes]]
 Read = Callable[[Operation[bytes]], Awaitable[bytes]]

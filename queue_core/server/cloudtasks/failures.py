@@ -4,17 +4,16 @@ from collections.abc import Mapping
 from enum import Enum
 from types import MappingProxyType
 
-import structlog
-
 from queue_core import errors
 from queue_core.errors import QueueError
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.problems import Problem
 
 MAX_MESSAGE_CHARACTERS = 1500
 """Longest error message: gRPC sends it in a header, whose size clients limit."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class RpcStatus(Enum):

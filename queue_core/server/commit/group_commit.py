@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
-import structlog
-
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError
 from queue_core.fast_values import value
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
@@ -35,7 +34,7 @@ MAX_WAIT_ROUNDS = 4
 """Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
 costs. Eight and sixteen gained nothing more."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 Done = Callable[[object], None]
 """Called in the loop with the outcome of an operation, once that is durable: its result, or a `QueueError`."""

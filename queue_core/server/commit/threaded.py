@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-import structlog
-
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.commit.group_commit import (
     MAX_OPERATIONS_PER_COMMIT,
@@ -45,7 +44,7 @@ STALLED_SECONDS = 3.0
 CHECK_SECONDS = 0.5
 """Seconds between checks of these times."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True, eq=False)

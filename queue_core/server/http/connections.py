@@ -6,8 +6,7 @@ import resource
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import structlog
-
+from queue_core.log import get_logger
 from queue_core.server import events
 
 HEAD_SECONDS: Final = 10
@@ -43,7 +42,7 @@ RECOVERED_SECONDS: Final = 3.0
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of `accept` when descriptors or memory have run out."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def max_connections_for(files: int) -> int:

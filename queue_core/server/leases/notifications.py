@@ -6,9 +6,8 @@ import math
 import threading
 from collections.abc import Callable
 
-import structlog
-
 from queue_core.errors import QueueError
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.store import Signals, Store, Subscription
@@ -27,7 +26,7 @@ CLOSE_SECONDS = 1.0
 MAX_UNSENT = 10_000
 """Tags that wait to be sent. A notification that is dropped costs the callers that wait elsewhere a few seconds."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class NotificationListener:

@@ -6,7 +6,6 @@ the cursor of the answer, and knows from `scanned` and `total` how far it is.
 
 from typing import Annotated
 
-import structlog
 from pydantic import Field
 from typing_extensions import TypedDict
 
@@ -14,6 +13,7 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.http_api.values import STATES, StateName
 from queue_core.limits import MAX_INTEGER
+from queue_core.log import get_logger
 from queue_core.search.criteria import (
     MAX_SCANNED,
     NO_VALUES,
@@ -31,7 +31,7 @@ from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
 
-log = structlog.get_logger()
+log = get_logger()
 
 _Text = Annotated[str, Field(max_length=limits.MAX_WORKER_CHARACTERS)]
 

@@ -9,7 +9,6 @@ from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote
 
-import structlog
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -17,6 +16,7 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
+from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.auth import VERB_OF_ACCESS, check_role
 from queue_core.server.http.request_body import read_body
@@ -129,7 +129,7 @@ MAX_BATCH_RESPONSE_BYTES = 32 << 20
 """Bytes of a batch's responses after which no further call is run."""
 _ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:

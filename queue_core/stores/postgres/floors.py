@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from threading import Event, Lock, Thread
 
-import structlog
-
 from queue_core.clock import Instant
 from queue_core.errors import StoreError
+from queue_core.log import get_logger
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Row, Statement, StatementRunner
@@ -69,7 +68,7 @@ _RAISE = Statement(
 _REWRITE = Statement("towline_rewrite", "SELECT towline.rewrite_small_tables($1, $2)", (pack.int8, pack.int8))
 _END = Statement("towline_end_floors", "SELECT towline.end_floors($1)", (pack.int4,))
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def raise_floors(

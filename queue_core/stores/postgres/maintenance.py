@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from math import inf
 from threading import Lock, Thread
 
-import structlog
-
 from queue_core.errors import StoreError
+from queue_core.log import get_logger
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
@@ -65,7 +64,7 @@ _VACUUM_DUE = Statement(
 )
 """Use the functions under `pg_stat_user_tables`, which take 0.1 ms; the view takes 0.45 ms."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 def is_due(session: PostgresSession, *, seconds: float | None = None) -> bool:

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.resources import files
 
-import structlog
 from psycopg import errors, sql
 
 from queue_core.errors import StoreCorruptError, StoreUnavailableError, StoreUnsafeError, StoreVersionError
+from queue_core.log import get_logger
 from queue_core.process.wording import shown_seconds
 from queue_core.stores.postgres.client.connection import Connection
 from queue_core.stores.postgres.client.statements import qualified
@@ -53,7 +53,7 @@ SUBJECTS = (
 )
 """The files of `schema/`, in the order in which they run; together they are version 1."""
 
-log = structlog.get_logger()
+log = get_logger()
 
 _FOLDER = files("queue_core.stores.postgres")
 _HOLDERS = """

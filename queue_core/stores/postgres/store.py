@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Final, Literal
 
 import psycopg
-import structlog
 from psycopg import pq
 
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, StoreUnsafeError
+from queue_core.log import get_logger
 from queue_core.process import forking
 from queue_core.store import Ticket, Unit
 from queue_core.stores.postgres import schema
@@ -47,7 +47,7 @@ _BEGIN: Final[Sequence[Call]] = ((BEGIN, ()),)
 _BEGIN_RELAXED: Final[Sequence[Call]] = (*_BEGIN, (RELAX, ()))
 _ISOLATION = "SELECT current_setting('transaction_isolation')"
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class PostgresWrite:

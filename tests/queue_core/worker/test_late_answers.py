@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.log import get_logger
 from queue_core.task import ANY, Lease, NewTask
 from queue_core.verbs import Deletion
 from queue_core.worker import events
@@ -209,7 +209,7 @@ def test_an_async_handler_whose_turn_comes_after_its_lease_may_have_ended_is_not
 
 
 def _lifecycle(clock: ManualClock) -> WorkerLifecycle:
-    return WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    return WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=get_logger())
 
 
 def _client(queue: LocalQueue) -> tuple[LeaseClient, FaultyQueue, ManualClock]:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.log import get_logger
 from queue_core.stats import OVERRAN
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
@@ -198,7 +198,7 @@ def test_a_worker_does_not_wait_a_second_time_for_a_call_that_hangs(store: tuple
     queue.add(b"x")
     (lease,) = queue.lease(seconds=30.0)
     settings = WorkerSettings("tests:app", grace_seconds=10.0)
-    lifecycle = WorkerLifecycle(settings, queue="q", clock=clock, log=structlog.get_logger())
+    lifecycle = WorkerLifecycle(settings, queue="q", clock=clock, log=get_logger())
     renewals = Renewals(queue, lifecycle)
     handler = app.handler("q", None)
     assert handler is not None
@@ -279,7 +279,7 @@ def test_the_end_of_a_renewed_lease_is_counted_from_when_the_renewal_was_sent(
     app.task(queue="q")(print)
     queue.add(b"x")
     (lease,) = queue.lease(seconds=30.0)
-    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=get_logger())
     renewals = Renewals(faulty, lifecycle)
     handler = app.handler("q", None)
     assert handler is not None

@@ -4,12 +4,12 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.log import get_logger
 from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
 from queue_core.worker import events
 from queue_core.worker.app import App
@@ -45,9 +45,7 @@ class ReportingTask:
         self._queue = queue
         app = App()
         app.task(queue="q")(print)
-        lifecycle = WorkerLifecycle(
-            WorkerSettings("tests:app"), queue="q", clock=self.clock, log=structlog.get_logger()
-        )
+        lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=self.clock, log=get_logger())
         self.renewals = Renewals(self.faulty, lifecycle)
         handler = app.handler("q", None)
         assert handler is not None

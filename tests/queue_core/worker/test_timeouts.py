@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
 from queue_core.clock import ManualClock
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.log import get_logger
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TaskState
 from queue_core.testing import MemoryQueues, run_until_empty
 from queue_core.worker import events
@@ -216,7 +216,7 @@ def test_a_call_is_ended_at_its_timeout_not_before(store: tuple[LocalQueues, Loc
     app, clock = App(), ManualClock()
     app.task(queue="q", timeout="30s")(print)
     queue.add(b"x")
-    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=get_logger())
     renewals = Renewals(queue, lifecycle)
     clients = QueueClients(queue)
     timeouts = Timeouts(lifecycle, renewals, lambda: LeaseClient(clients, lifecycle, tags=ANY))
@@ -240,7 +240,7 @@ def test_a_call_that_ended_in_time_is_left_alone(store: tuple[LocalQueues, Local
     app, clock = App(), ManualClock()
     app.task(queue="q", timeout="30s")(print)
     queue.add(b"x")
-    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=get_logger())
     timeouts = Timeouts(lifecycle, Renewals(queue, lifecycle), lambda: pytest.fail("nothing is to be released"))
     handler = app.handler("q", None)
     assert handler is not None
@@ -257,7 +257,7 @@ def test_a_call_whose_lease_ended_before_its_timeout_is_left_too(store: tuple[Lo
     app, clock = App(), ManualClock()
     app.task(queue="q", timeout="30s")(print)
     queue.add(b"x")
-    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=structlog.get_logger())
+    lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=clock, log=get_logger())
     timeouts = Timeouts(lifecycle, Renewals(queue, lifecycle), lambda: pytest.fail("nothing is to be released"))
     handler = app.handler("q", None)
     assert handler is not None

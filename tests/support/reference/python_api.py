@@ -31,15 +31,15 @@ GROUPS: Final = (
         "Tasks and leases",
         (
             "NewTask TagFilter ANY UNTAGGED Lease StoredTask TaskState Attempt Failure Progress Added Deletion Renewal "
-            "Renewed Page Instant"
+            "Renewed Page Search SearchPage ChangeTo MatchedBatch Instant"
         ),
     ),
     ("Handlers", "App Task Retry Dead Backoff Timeout Function Injected INJECTED"),
     (
         "Settings and figures",
         (
-            "QueueSpec Storage QueueStats TagStats History FinishedLease LiveLease WaitingTask WorkerActivity Samples "
-            "Observation ObservationQuery"
+            "QueueSpec Rate TagLimits Storage QueueStats TagStats History FinishedLease LiveLease WaitingTask WorkerActivity "
+            "Samples Observation ObservationQuery"
         ),
     ),
 )

@@ -12,10 +12,10 @@ from hashlib import blake2b
 from threading import Event, Lock, Thread
 
 import psycopg
-import structlog
 from psycopg import sql
 
 from queue_core.errors import StoreError, StoreUnavailableError, StoreUnsafeError
+from queue_core.log import get_logger
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.notify.listener import LISTENER_LOST, OPEN_SECONDS, REFUSED_SECONDS, RETRY_SECONDS
@@ -31,7 +31,7 @@ _NODES = """
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
 """
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class NotifyBus:

@@ -16,10 +16,10 @@ from threading import Condition, Thread, current_thread
 from typing import Literal
 
 import psycopg
-import structlog
 from psycopg import sql
 
 from queue_core.errors import StoreError, StoreUnavailableError, StoreUnsafeError
+from queue_core.log import get_logger
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
@@ -56,7 +56,7 @@ State = Literal["closed", "opening", "open", "lost", "refused"]
 
 _REGISTER = Statement("towline_register_waiters", "SELECT towline.register_waiters($1, $2)", (pack.int8, pack.text))
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class NotifyListener:

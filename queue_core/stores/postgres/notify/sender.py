@@ -7,9 +7,8 @@ import atexit
 from dataclasses import dataclass, field
 from threading import Condition, Thread
 
-import structlog
-
 from queue_core.errors import StoreError, StoreUnavailableError
+from queue_core.log import get_logger
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Statement
@@ -34,7 +33,7 @@ _SIGNAL = Statement(
     (pack.int8, pack.int8s, pack.text, pack.texts, pack.texts, pack.int4s, pack.boolean),
 )
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 @dataclass(slots=True)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Literal
 
-import structlog
 from redis.exceptions import NoPermissionError, ReadOnlyError, ResponseError
 
 from queue_core.config.redis_url import RedisAddress, RedisUrl
 from queue_core.errors import StoreUnsafeError
+from queue_core.log import get_logger
 from queue_core.stores.redis.client.connection import Answer, RedisDriver, new_driver
 
 CONNECTION_LOST = "connection.lost"
@@ -117,7 +117,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdigit() else 0 for part in version.split(".")[:2])
 
 
-log = structlog.get_logger()
+log = get_logger()
 
 
 class Handshake:
