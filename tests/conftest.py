@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +15,12 @@ from tests.support.commands import Commands
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine
 from tests.support.docker.engine import docker_engine as private_docker
 from tests.support.stores.shared_engines import SharedEngines, engines_of_process
+
+
+def pytest_configure() -> None:
+    """Let programs that tests start stop at SIGINT: a shell ignores it for a suite that it runs in the background."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)

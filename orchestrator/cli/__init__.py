@@ -11,7 +11,8 @@ from orchestrator.cli.command_line.host_commands import refuse_url
 from queue_core.cli import exits
 from queue_core.cli.failure import run_command
 from queue_core.cli.group import COMMANDS, INSPECT, MOVE, RUN, TASKS, CommandEntry, LazyGroup
-from queue_core.process.terminal import open_missing_streams
+from queue_core.cli.output import print_info
+from queue_core.process.terminal import ignores_ctrl_c, open_missing_streams
 
 COMPLETE_VARIABLE: Final = "_TOWLINE_COMPLETE"
 """Set by the script of `towline completion`, with the shell's name."""
@@ -92,6 +93,10 @@ _FLEET: Final = {
 }
 
 
+_HANDLES_CTRL_C: Final = frozenset({"up", "serve", "supervise", "work", "console", "bridge", "demo", "run-appengine"})
+"""Commands that stop at SIGINT even where it was ignored before."""
+
+
 class TowlineGroup(LazyGroup):
     """The root command. Its commands that work only on the supervisor's host say so when they are given a `--url`."""
 
@@ -125,5 +130,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = [*given[1:], "--help"]
     from queue_core.process import logs  # structlog is a third of what a Tab would wait for
 
+    if given[0] not in _HANDLES_CTRL_C and ignores_ctrl_c():
+        note = f"Ctrl-C is ignored, as it was where this command was started: stop it with `kill {os.getpid()}`"
+        print_info(note)
     with logs.warnings_to_stderr():
         return run_command(command(), given)

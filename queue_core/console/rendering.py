@@ -13,7 +13,15 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from queue_core.config.celery_names import shown_queue
 from queue_core.console.api import quoted
 from queue_core.console.manual.addresses import manual_of_guard, manual_page
-from queue_core.process.wording import counted, iso_instant, shown_bytes, shown_clock, shown_seconds, shown_setting
+from queue_core.process.wording import (
+    counted,
+    iso_instant,
+    shown_bytes,
+    shown_clock,
+    shown_seconds,
+    shown_setting,
+    shown_zone,
+)
 
 FOLDER: Final = Path(__file__).parent
 MAX_SHOWN_CHARACTERS: Final = 65_536
@@ -63,7 +71,7 @@ def environment() -> Environment:
         text=harmless,
         iso=_iso,
     )
-    made.globals.update(counted=counted, clock=shown_clock, shown_queue=shown_queue)
+    made.globals.update(counted=counted, clock=shown_clock, zone=shown_zone, shown_queue=shown_queue)
     made.globals.update(manual_page=manual_page, manual_of_guard=manual_of_guard)
     return made
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from dataclasses import dataclass
 from typing import Final, Literal, TextIO
@@ -48,6 +49,19 @@ def write_at_once(stream: TextIO, text: str) -> None:
     data = text.encode(stream.encoding or "utf-8", "backslashreplace")
     while data:
         data = data[os.write(stream.fileno(), data) :]
+
+
+def ignores_ctrl_c() -> bool:
+    """Return whether a person at the terminal could press Ctrl-C in vain: it was started with SIGINT ignored.
+
+    A shell that has no job control does so for what it starts by `&`, and a parent that ran `trap '' INT`.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        return False
+    try:
+        return os.isatty(0) and os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def open_missing_streams() -> None:

@@ -65,6 +65,11 @@ def shown_clock(at_seconds: float, *, now_seconds: float) -> str:
     return at.strftime("%H:%M:%S" if at.date() == now.date() else "%Y-%m-%d %H:%M:%S")
 
 
+def shown_zone(at_seconds: float) -> str:
+    """Return the name of this host's time zone then, such as CET."""
+    return datetime.fromtimestamp(at_seconds, UTC).astimezone().tzname() or ""
+
+
 def iso_instant(at_seconds: float) -> str:
     """Format seconds since the epoch for programs: ISO 8601 in UTC, to the millisecond, with its zone."""
     return datetime.fromtimestamp(at_seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -86,13 +86,15 @@ def a_look(
     scripts: bool = True,
     cookie: str = "",
     url: str = "",
+    zone: str | None = None,
 ) -> Iterator[Look]:
-    """Open an empty page; `cookie`: a session, as `name=value`, for `url`."""
+    """Open an empty page; `cookie`: a session, as `name=value`, for `url`; `zone`: the viewer's."""
     context = browser.new_context(
         color_scheme=scheme,
         viewport={"width": width, "height": height},
         java_script_enabled=scripts,
         reduced_motion="reduce",
+        timezone_id=zone,
     )
     try:
         context.set_default_timeout(LONGEST_MILLISECONDS)

@@ -5,7 +5,24 @@
   const say = (text) => { const found = state(); if (found && found.textContent !== text) found.textContent = text; };
   document.addEventListener("htmx:sseOpen", () => say("live"));
   document.addEventListener("htmx:sseError", () => say("not connected: tries again"));
-  document.addEventListener("htmx:sseMessage", () => { say("live"); draw(); tail(); });
+  document.addEventListener("htmx:sseMessage", () => { say("live"); show(); });
+  const show = () => { localise(); draw(); tail(); };
+
+  // Times are the viewer's, and the zone is named: the server writes its own, for pages without JavaScript.
+  const two = (number) => String(number).padStart(2, "0");
+  const clock = (date) => [date.getHours(), date.getMinutes(), date.getSeconds()].map(two).join(":");
+  const day = (date) => [date.getFullYear(), two(date.getMonth() + 1), two(date.getDate())].join("-");
+  function localise() {
+    const zone = document.getElementById("zone");
+    const name = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    if (zone && name && zone.textContent !== name) zone.textContent = name;
+    const today = day(new Date());
+    for (const one of document.querySelectorAll("time[datetime]")) {
+      const at = new Date(one.dateTime);
+      const text = day(at) === today ? clock(at) : `${day(at)} ${clock(at)}`;
+      if (one.textContent !== text) one.textContent = text;
+    }
+  }
 
   // The end of an output stays in view, unless somebody has scrolled up in it.
   const isScrolled = new WeakSet();
@@ -36,7 +53,7 @@
       const color = (name) => style.getPropertyValue(name).trim();
       const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
       const strokes = [color("--accent"), color("--warn"), color("--good"), color("--bad")];
-      const time = (seconds) => new Date(seconds * 1000).toTimeString().slice(0, 8);
+      const time = (seconds) => clock(new Date(seconds * 1000));
       // The last column has a scale of its own: a backlog is of another size than a pool.
       const last = heads.length - 1;
       const line = (label, place) => place === 0 ? { label, value: (_, at) => at === null ? "" : time(at) } : {
@@ -65,7 +82,7 @@
       if (chart) chart.setSize({ width: widthOf(figure), height: chart.height });
     }
   }
-  document.addEventListener("DOMContentLoaded", () => { keep(); draw(); tail(); });
+  document.addEventListener("DOMContentLoaded", () => { keep(); show(); });
   window.addEventListener("resize", fit);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
@@ -83,8 +100,8 @@
   function keep() {
     if (!window.Idiomorph) return;
     Object.assign(Idiomorph.defaults.callbacks, {
-      beforeNodeMorphed: (old) => !(old instanceof Element)
-        || !(old.matches("figure[data-chart]") || (old.matches("input, select, textarea") && isChosen(old))),
+      beforeNodeMorphed: (old, found) => !(old instanceof Element)
+        || !(old.matches("figure[data-chart]") || (old.matches("time") && found.dateTime === old.dateTime) || (old.matches("input, select, textarea") && isChosen(old))),
       beforeAttributeUpdated: (name, one) => !(name === "open" && one instanceof HTMLDetailsElement),
     });
   }

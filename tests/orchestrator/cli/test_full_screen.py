@@ -37,7 +37,6 @@ class DrawnProgram:
     def __init__(self, folder: Path) -> None:
         self.pid, self.descriptor = pty.fork()
         if not self.pid:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a background job's shell has it ignored
             os.chdir(folder)
             os.execve(sys.executable, [sys.executable, "-m", "orchestrator", "top"], self._environment())
         self.screen = pyte.Screen(80, 24)
