@@ -98,7 +98,9 @@ class WorkerLifecycle:
         """End the worker because of the exception being handled, an internal error.
 
         The traceback is logged as text: a log that renders exceptions itself may show payloads and tokens in variables.
+        A thread that fails because a handler has changed the process's user is not the reason.
         """
+        self.check_user()
         self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
         self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
 
@@ -116,14 +118,15 @@ class WorkerLifecycle:
     def check_user(self) -> None:
         """End the worker when the process's user or group has changed: its files and supervisor may be out of reach."""
         user = _user()
-        if user == self._user:
-            return
-        before, self._user = self._user, user
-        reason = (
-            f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
-            f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
-        )
-        self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_USER_CHANGED))
+        with self._lock:
+            before, self._user = self._user, user
+            if user == before:
+                return
+            reason = (
+                f"a handler changed the user and group that the worker runs as from {before[0][1]}:{before[1][1]} to "
+                f"{user[0][1]}:{user[1][1]}; do that in a process of its own, or start the worker as that user"
+            )
+            self.end(LifecycleEnd(events.WORKER_CHANGED, reason, EXIT_USER_CHANGED))
 
     # -- recycling ------------------------------------------------------------------------------------------------
 

@@ -257,6 +257,7 @@ class Runner:
 
     def _check_limits(self) -> None:
         lifecycle, settings = self._lifecycle, self._lifecycle.settings
+        lifecycle.check_user()
         if self._loop is not None:
             self._loop.check()
         bounds = settings.recycle
@@ -268,7 +269,6 @@ class Runner:
             absent_seconds = self._orphan_watch.absent_seconds(now=lifecycle.clock.monotonic())
             if absent_seconds > settings.orphan_grace_seconds:
                 lifecycle.end(LifecycleEnd(events.WORKER_ORPHANED, f"no supervisor for {absent_seconds:.1f} s"))
-        lifecycle.check_user()
         unreached_seconds = lifecycle.unreached_seconds()
         if unreached_seconds > settings.unreachable_seconds:
             reason = f"no answer from the queue for {unreached_seconds:.1f} s"

@@ -1,6 +1,9 @@
 """When a worker ends by itself: its bounds, and a supervisor that is gone."""
 
 import fcntl
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from queue_core.worker.lifecycle import retry_seconds
 from queue_core.worker.runner import OrphanWatch, supervisor_lives
 from queue_core.worker.settings import RecycleLimits, recycle_reason, resident_bytes
 
+ROOT = Path(__file__).parents[3]
 BOUNDS = RecycleLimits(tasks=10, memory_bytes=1000, age_seconds=60.0)
 
 
@@ -67,3 +71,27 @@ def test_a_supervisor_that_comes_back_is_not_missed_any_more(tmp_path: Path) -> 
 )
 def test_a_queue_that_does_not_answer_is_asked_less_and_less(attempt: int, jitter: float, seconds: float) -> None:
     assert retry_seconds(attempt, jitter=jitter) == pytest.approx(seconds)
+
+
+FAILS_AFTER_A_CHANGE_OF_USER = """
+import os
+from queue_core.clock import ManualClock
+from queue_core.log import get_logger
+from queue_core.worker.lifecycle import WorkerLifecycle
+from queue_core.worker.settings import WorkerSettings
+
+lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=ManualClock(), log=get_logger())
+os.setresuid(65534, 65534, 65534)
+try:
+    open("/proc/1/environ")
+except PermissionError:
+    lifecycle.fail(thread="renewals")
+print(lifecycle.next_end_request(timeout_seconds=0).code)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may change the user")
+def test_a_thread_that_fails_as_the_user_was_changed_is_not_the_reason_of_the_end() -> None:
+    program = [sys.executable, "-c", FAILS_AFTER_A_CHANGE_OF_USER]
+    run = subprocess.run(program, check=False, capture_output=True, text=True, cwd=ROOT)
+    assert (run.stdout, run.stderr) == ("77\n", "")
