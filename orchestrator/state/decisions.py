@@ -7,7 +7,7 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import member_text
 
 _SAME_SECONDS: Final = 0.01
-"""Time between a decision's two records, at most: both are rounded."""
+"""Time between a decision's two records, at most: both have one time, rounded."""
 
 Json = dict[str, object]
 

@@ -145,12 +145,13 @@ class PoolTurn:
         )
         pool.counters.count_decision(decision)
         _log_trouble(pool, decision, spec)
-        if self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
+        if record := self._log_decision(pool, decision, plan, dry_run=spec.dry_run):
             inputs = recorded(
                 sample, pool.fleet, spec=spec, state=pool.state, now=decision.at, conditions=pool.conditions
             )
-            head = {"at": round(self._clock.wall_seconds(), 3), "pool": pool.name, "target": decision.target}
-            self._files.replays.append({**head, "inputs": inputs})
+            at = round(self._clock.wall_seconds(), 3)  # one time for both, and inputs first: a reader finds a pair
+            self._files.replays.append({"at": at, "pool": pool.name, "target": decision.target, "inputs": inputs})
+            self._files.decisions.append({"at": at, **record})
         if not (spec.dry_run or plan.is_empty):
             if not self._executor.execute(plan, pool, spec, now=decision.at):
                 pool.due_at = self._clock.monotonic()
@@ -205,21 +206,20 @@ class PoolTurn:
         pool.fleet = external.fleet
         return sample
 
-    def _log_decision(self, pool: Pool, decision: Decision, plan: Plan, *, dry_run: bool) -> bool:
-        """Log a decision that changes the pool or is limited in a new way; return whether it was logged.
+    def _log_decision(self, pool: Pool, decision: Decision, plan: Plan, *, dry_run: bool) -> dict[str, object]:
+        """Log a decision that changes the pool or is limited in a new way; return its record, empty if not logged.
 
         A dry run changes nothing: its decision is logged when it differs from the one before.
         """
         before, pool.last_logged = pool.last_logged, (decision.target, decision.limited_by)
         is_news = pool.last_logged != before
         if (plan.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
-            return False
+            return {}
         record = decision.record()
         if decision.why == NOTHING_TO_CHANGE and plan.replacing:
             record["why"] = plan.replacing  # of the pool's size there is nothing to say
         log.info(events.POOL_DECIDED, **record)
-        self._files.decisions.append({"at": round(self._clock.wall_seconds(), 3), **record})
-        return True
+        return record
 
 
 def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:

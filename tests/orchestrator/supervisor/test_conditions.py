@@ -11,11 +11,12 @@ from structlog.testing import capture_logs
 from orchestrator import events
 from orchestrator.capacity.allocation import HostCapacity
 from orchestrator.capacity.host import HostMeter
-from orchestrator.clock import Monotonic
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.overrides import Expiry, FinishOverride, Moment, Overrides, ScaleOverride
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.procfs import boot
 from orchestrator.scaling.replay import replayed
+from orchestrator.state.decisions import pool_record
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from tests.support.fleet.fleet_builders import a_pool
@@ -348,6 +349,24 @@ def test_every_change_has_a_record_that_makes_the_same_decision_again(stage: Sta
         again = replayed(record["inputs"])
         assert again.target == decision["target"]
         assert json.loads(json.dumps(again.record())) == {k: v for k, v in decision.items() if k != "at"}
+
+
+class RunningClock(ManualMonotonicClock):
+    """A clock that goes on with each reading, as that of a busy host does."""
+
+    def wall_seconds(self) -> float:
+        self.advance(0.5)
+        return super().wall_seconds()
+
+
+def test_a_decision_and_its_inputs_are_found_together_on_a_busy_host(stage: Stage) -> None:
+    busy = PlainStage(stage.files, stage.logs, clock=RunningClock())
+    busy.set_pools(a_pool(most=6))
+    busy.source.ready, busy.source.age_seconds = 40, 9.0
+    busy.turn()
+    record = pool_record(busy.files, "resize", at=None, last=1, full=True)
+    assert record.decisions
+    assert record.inputs is not None
 
 
 def test_an_idle_pool_leaves_no_record(stage: Stage) -> None:
