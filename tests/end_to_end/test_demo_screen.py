@@ -76,8 +76,9 @@ class DemoOnATerminal:
     def step(self) -> None:
         """Read what the demo has written, then look at the store.
 
-        A frame that ends in this read was not whole in the read before, so the next frame's figures are newer than the
-        look before that one.
+        A frame that ends in this read was not whole in the read before, so the next figures are newer than the look
+        before that one. Only frames with new figures count: one drawn again for a message or another size may come
+        after the next figures were read.
         """
         before_last_read = self._counts[-2] if len(self._counts) > 1 else None
         self.terminal.read(0.05)
@@ -93,10 +94,11 @@ class DemoOnATerminal:
             if self.frames and self.frames[-1].pools in ({}, found.pools):
                 # Drawn again, for a message or another size, with the figures of the frame before.
                 found = Frame(text, found.size, self.frames[-1].before, found.after)
+            else:
+                self._drawn_from = before_last_read
             self.frames.append(found)
             if self.terminal.size == WIDE:
                 assert text == shown(frame, WIDE), "something was left of the frame before"
-            self._drawn_from = before_last_read
 
     def resize(self, size: Size) -> None:
         self.terminal.resize(size)

@@ -195,7 +195,7 @@ def test_where_workers_open_the_store_themselves_the_work_of_those_that_hang_is_
         queue = queues.queue("jobs")
         queue.add([NewTask(f"regex {tmp_path}".encode()) for _ in range(2)])
         eventually(lambda: queue.stats().deleted_total == 2, seconds=90)
-        deaths = eventually(lambda: found if len(found := files.read_deaths(limit=100)) >= 2 else [], seconds=30)
+        deaths = eventually(lambda: found if len(found := files.read_deaths(limit=100)) >= 2 else [], seconds=90)
         assert {death["cause"] for death in deaths} == {"unresponsive"}
     finally:
         supervisor.kill()
