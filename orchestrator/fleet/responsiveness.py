@@ -2,7 +2,8 @@
 
 The servers of the queue know when a worker last asked: it is idle while it waits in a lease call or has asked within
 seconds. Where workers open the store themselves nobody knows, and a worker counts as idle until work has waited so long
-that any worker that asks would have leased it.
+that any worker that asks would have leased it, or until it has given no sign of life for as long since its lease ended
+by time.
 """
 
 from dataclasses import replace
@@ -20,7 +21,8 @@ GAP_SECONDS: Final = 3.0
 """Two samples further apart than a turn plus this are a gap: the supervisor, its host or the queue stood still, and
 silent workers may have been unable to ask, so their silence before it does not count."""
 UNTAKEN_SECONDS: Final = 10.0
-"""Wait of a task after which an idle worker is taken to hang, where no server reports calls; workers poll every 5 s."""
+"""Wait of a task, or time since a lease of its own ended by time, after which an idle worker is taken to hang, where no
+server reports calls; workers poll every 5 s, and renew."""
 
 _CHECKED_STATES: Final = frozenset({"idle", "alone", "unresponsive"})
 
@@ -70,6 +72,8 @@ def _checked(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: Work
     is_marked = worker.state == "unresponsive"
     if presence is None:
         hung_at = _untaken_since(worker, sample, spec=spec, watch=watch)
+        if hung_at is None:
+            hung_at = _lapsed_since(worker, sample, spec=spec, watch=watch)
         if hung_at is None and is_marked and not _took_since(worker):
             hung_at = worker.hung_at  # there is no sign of life yet
     else:
@@ -110,6 +114,21 @@ def _untaken_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch
     free_at = worker.since if worker.state == "idle" else worker.hung_at or worker.since
     since = max(watch.untaken_since, watch.since, free_at)
     return since if sample.at - since >= UNTAKEN_SECONDS else None
+
+
+def _lapsed_since(worker: Worker, sample: QueueSample, *, spec: PoolSpec, watch: WorkWatch) -> Monotonic | None:
+    """Return when its lease ended by time, if it has neither ended it nor taken another for long.
+
+    Another worker may have taken all that waited, so that nothing is left to tell a worker that hangs by.
+    """
+    lapsed_at = worker.lapsed_at
+    if spec.app is None or worker.state == "alone" or lapsed_at is None:
+        return None
+    if worker.acted_at is not None and worker.acted_at > lapsed_at:
+        return None
+    if watch.since > lapsed_at:  # a queue that nobody reached could not be asked to renew, either
+        return None
+    return lapsed_at if sample.at - lapsed_at >= UNTAKEN_SECONDS else None
 
 
 def _asks_again(worker: Worker, sample: QueueSample) -> Worker:

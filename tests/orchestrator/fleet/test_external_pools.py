@@ -1,5 +1,6 @@
 """Pools whose workers others start, turn by turn: what is wanted is told, nobody is spawned, fenced or ended."""
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from orchestrator import events
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime, WorkerHandle
@@ -200,6 +201,9 @@ def test_a_dry_run_expects_nobody(tmp_path: Path) -> None:
     assert scene.states() == {}
 
 
+ASKS_ALWAYS = Monotonic(math.inf)
+
+
 def starts(scene: Scene) -> Iterator[tuple[int, int]]:
     """A burst, its end, and the quiet after it; workers start two turns after they are wanted."""
     come: Callable[[list[str]], None]
@@ -208,6 +212,7 @@ def starts(scene: Scene) -> Iterator[tuple[int, int]]:
 
         def come(workers: list[str]) -> None:
             scene.source.seen.update(workers)
+            scene.source.asked_at.update(dict.fromkeys(workers, ASKS_ALWAYS))
 
         def wanted() -> list[str]:
             return [name for name in fake.live if name not in scene.source.seen]

@@ -134,6 +134,24 @@ def test_where_no_server_tells_who_asks_work_that_nobody_takes_does(
     assert state_of(worker, a_sample(ages=[UNTAKEN_SECONDS]), watch=watch, spec=a_pool(**settings)) == state
 
 
+@pytest.mark.parametrize(
+    ("worker", "watch", "settings", "state"),
+    [
+        pytest.param({"lapsed": UNTAKEN_SECONDS}, LONG, {}, "unresponsive", id="silent since its lease ended by time"),
+        pytest.param({"lapsed": UNTAKEN_SECONDS - 0.1}, LONG, {}, "idle", id="not for long"),
+        pytest.param({"lapsed": 60.0, "acted": 5.0}, LONG, {}, "idle", id="it ended a lease since"),
+        pytest.param({"lapsed": 60.0}, WorkWatch(Monotonic(NOW - 5)), {}, "idle", id="nobody looked for a while"),
+        pytest.param({"lapsed": 60.0}, LONG, {"app": None, "command": ["work"]}, "idle", id="another's program"),
+    ],
+)
+def test_a_worker_whose_lease_ended_by_time_hangs_also_when_others_have_taken_all_work(
+    worker: dict[str, float], watch: WorkWatch, settings: dict[str, object], state: State
+) -> None:
+    times = {f"{name}_at": Monotonic(NOW - ago) for name, ago in worker.items()}
+    lapsed = a_worker(since=NOW - 60, **times)
+    assert state_of(lapsed, a_sample(), watch=watch, spec=a_pool(**settings)) == state
+
+
 def hung(**more: object) -> Worker:
     return a_worker(state="unresponsive", since=NOW - 8, hung_at=Monotonic(NOW - 20), **more)
 
