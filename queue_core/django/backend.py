@@ -15,6 +15,7 @@ from django.db import connections, transaction
 from django.utils import timezone
 from django.utils.crypto import get_random_string
 
+from queue_core.clock import SystemClock
 from queue_core.django.opened import OPENED, BackendOptions, options_of
 from queue_core.django.payloads import DjangoTask, NotATaskError, TaskCall, call_of, task_of
 from queue_core.django.results import finished_result, instant_of, new_result, stored_result
@@ -29,6 +30,7 @@ from queue_core.django.tasks_api import (
 from queue_core.errors import InvalidQueueNameError, InvalidSettingError, UnknownQueueError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_TAG_BYTES, check_queue_name
 from queue_core.task import NewTask
+from queue_core.validation import check_new_tasks, check_not_moved, check_own_limits
 
 NAME_CHARACTERS: Final = 32
 """Characters of a task's name, drawn at random; a store keeps names without regard to queues of other stores."""
@@ -65,8 +67,15 @@ class Backend(BaseTaskBackend):
     def enqueue(self, task: DjangoTask, args: Iterable[object], kwargs: Mapping[str, object]) -> TaskResult:
         """Add a task; see the module for when. Arguments must be what JSON can hold."""
         self.validate_task(task)
+        if not self.queues:
+            raise InvalidSettingError(self._no_queues())
         options = self.towline_options()
-        call = TaskCall(task.module_path, normalize_json(list(args)), normalize_json(dict(kwargs)))
+        database = connections[options.database] if options.database in tuple(connections) else None
+        is_atomic = self._enqueues_on_commit and database is not None and database.in_atomic_block
+        is_joined = is_atomic and is_same_database(options.url, database)
+        enqueued_at = None if is_atomic and not is_joined else timezone.now()
+        given = normalize_json(list(args)), normalize_json(dict(kwargs))
+        call = TaskCall(task.module_path, *given, enqueued_at, task.run_after)
         name = get_random_string(NAME_CHARACTERS)
         path = task.module_path
         new_task = NewTask(
@@ -76,18 +85,29 @@ class Backend(BaseTaskBackend):
             eta=None if task.run_after is None else instant_of(_aware(task.run_after)),
             max_leases=options.max_leases,
         )
-        database = connections[options.database] if options.database in tuple(connections) else None
-        result = new_result(task, call, name=name, backend=self.alias, enqueued_at=timezone.now())
-        if not self._enqueues_on_commit or database is None or not database.in_atomic_block:
+        result = new_result(task, call, name=name, backend=self.alias)
+        if not is_atomic:
             self._add(options, task.queue_name, new_task, result)
-        elif is_same_database(options.url, database):
+        elif is_joined:
+            assert database is not None, "it has a transaction"
             database.validate_no_broken_transaction()
             self._add(options, task.queue_name, new_task, result, connection=database.connection)
         else:
-            result = new_result(task, call, name=name, backend=self.alias, enqueued_at=None)
+            self._check_now(options, task.queue_name, new_task)
             add = partial(self._add, options, task.queue_name, new_task, result)
             transaction.on_commit(add, using=options.database)
         return result
+
+    def _check_now(self, options: BackendOptions, queue: str, task: NewTask) -> None:
+        """Raise for a task that its queue would refuse: after the commit nobody could be told.
+
+        Raises `InvalidRequestError`, `QueueMovedError`, and `StoreUnavailableError` while the queue can't be reached.
+        """
+        now = SystemClock().now()
+        check_new_tasks([task], now=now)
+        spec = OPENED.spec(options, queue)
+        check_not_moved(spec)
+        check_own_limits(task, spec, now=now)
 
     def get_result(self, result_id: str) -> TaskResult:
         """Return what is known of a task of this backend's queues. Raises `TaskResultDoesNotExist`."""
@@ -121,12 +141,17 @@ class Backend(BaseTaskBackend):
             if options.database not in tuple(connections):
                 said = f"TASKS[{self.alias!r}]['OPTIONS']['database'] is no alias of DATABASES: {options.database!r}"
                 found.append(checks.Error(said, id="towline.E002"))
+        if not self.queues:
+            found.append(checks.Error(self._no_queues(), id="towline.E004"))
         for name in sorted(self.queues):
             try:
                 check_queue_name(name)
             except InvalidQueueNameError as error:
                 found.append(checks.Error(f"TASKS[{self.alias!r}]['QUEUES']: {error}", id="towline.E003"))
         return found
+
+    def _no_queues(self) -> str:
+        return f"TASKS[{self.alias!r}]['QUEUES'] is empty: name the queues, such as ['default'], as workers serve them"
 
     def _add(
         self,

@@ -84,6 +84,10 @@ class OpenedQueues:
                 self._opened[key] = open_queues(options.url, token=options.token, durability=options.durability)
             return self._opened[key]
 
+    def spec(self, options: BackendOptions, name: str) -> QueueSpec:
+        """Return the settings of a queue as they are now; it is created if it is not there."""
+        return next(spec for spec in self.ensure(options, name).queues() if spec.name == name)
+
     def ensure(self, options: BackendOptions, name: str) -> Queues:
         """Return the queues of a backend; create the one called `name` if it is not there."""
         queues = self.queues(options)

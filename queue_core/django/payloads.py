@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from importlib import import_module
 from typing import Final, TypeAlias
 
@@ -28,15 +29,23 @@ class NotATaskError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TaskCall:
-    """A call of a task's function: its path, `shop.tasks.send_mail`, and its arguments."""
+    """A call of a task's function: its path, `shop.tasks.send_mail`, and its arguments.
+
+    `enqueued_at`, `run_after`: as its `TaskResult` had them when it was enqueued; None: not then, or not given.
+    """
 
     path: str
     args: Sequence[object]
     kwargs: dict[str, object]
+    enqueued_at: datetime | None = None
+    run_after: datetime | None = None
 
     def payload(self) -> bytes:
         """Return the call as JSON. Raises `TypeError` or `ValueError` for an argument that JSON can't hold."""
-        content = {"task": self.path, "args": self.args, "kwargs": self.kwargs}
+        content: dict[str, object] = {"task": self.path, "args": self.args, "kwargs": self.kwargs}
+        for name, at in (("enqueued_at", self.enqueued_at), ("run_after", self.run_after)):
+            if at is not None:
+                content[name] = at.isoformat()
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
 
 
@@ -51,7 +60,17 @@ def call_of(payload: bytes) -> TaskCall:
     args, kwargs = content.get("args", []), content.get("kwargs", {})
     if not isinstance(args, list) or not isinstance(kwargs, dict):
         raise NotATaskError("its payload must have a list `args` and an object `kwargs`")
-    return TaskCall(content["task"], args, kwargs)
+    return TaskCall(content["task"], args, kwargs, _time(content, "enqueued_at"), _time(content, "run_after"))
+
+
+def _time(content: dict[str, object], name: str) -> datetime | None:
+    text = content.get(name)
+    if text is None:
+        return None
+    try:
+        return datetime.fromisoformat(str(text))
+    except ValueError:
+        raise NotATaskError(f"its payload has a wrong time as `{name}`: was it added by Django's `enqueue`?") from None
 
 
 def task_of(path: str, *, modules: Sequence[str] = ()) -> DjangoTask:

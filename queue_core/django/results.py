@@ -25,11 +25,9 @@ def time_of(instant: Instant) -> datetime | None:
     return None if instant == NEVER else EPOCH + timedelta(microseconds=instant)
 
 
-def new_result(
-    task: DjangoTask, call: TaskCall, *, name: str, backend: str, enqueued_at: datetime | None
-) -> TaskResult:
-    """Return the result of a task that was just added, or that will be with its transaction (None)."""
-    return _result(task, call, name, backend, TaskResultStatus.READY, enqueued_at=enqueued_at)
+def new_result(task: DjangoTask, call: TaskCall, *, name: str, backend: str) -> TaskResult:
+    """Return the result of a task that was just added, or that will be with its transaction (`enqueued_at` None)."""
+    return _result(task, call, name, backend, TaskResultStatus.READY, enqueued_at=call.enqueued_at)
 
 
 def running_result(task: DjangoTask, call: TaskCall, lease: Lease, *, backend: str) -> TaskResult:
@@ -40,10 +38,11 @@ def running_result(task: DjangoTask, call: TaskCall, lease: Lease, *, backend: s
         lease.name,
         backend,
         TaskResultStatus.RUNNING,
-        enqueued_at=time_of(lease.added_at),
+        enqueued_at=call.enqueued_at or time_of(lease.added_at),
         started_at=time_of(lease.leased_at),
         last_attempted_at=time_of(lease.leased_at),
         worker_ids=[""] * (lease.lease_number - 1) + [lease.worker],
+        queue=lease.queue,
     )
 
 
@@ -65,12 +64,13 @@ def stored_result(task: DjangoTask, call: TaskCall, stored: StoredTask, *, backe
         stored.shown_name,
         backend,
         status,
-        enqueued_at=time_of(stored.added_at),
+        enqueued_at=call.enqueued_at or time_of(stored.added_at),
         started_at=time_of(attempts[0].began_at if attempts else stored.leased_at),
         last_attempted_at=time_of(stored.leased_at),
         finished_at=time_of(attempts[-1].ended_at) if attempts and status == TaskResultStatus.FAILED else None,
         worker_ids=workers,
         errors=errors,
+        queue=stored.queue,
     )
 
 
@@ -104,6 +104,13 @@ def _error(attempt: Attempt) -> TaskError:
     return TaskError(exception_class_path=path, traceback=attempt.text)
 
 
+def _as_enqueued(task: DjangoTask, call: TaskCall, *, backend: str, queue: str) -> DjangoTask:
+    """Return a declared task with what `using` has changed."""
+    if (task.backend, task.queue_name, task.run_after) == (backend, queue, call.run_after):
+        return task
+    return replace(task, backend=backend, queue_name=queue, run_after=call.run_after)
+
+
 def _result(
     task: DjangoTask,
     call: TaskCall,
@@ -117,9 +124,10 @@ def _result(
     last_attempted_at: datetime | None = None,
     worker_ids: Sequence[str] = (),
     errors: Sequence[TaskError] = (),
+    queue: str = "",
 ) -> TaskResult:
     return TaskResult(
-        task=task if task.backend == backend else replace(task, backend=backend),
+        task=_as_enqueued(task, call, backend=backend, queue=queue or task.queue_name),
         id=name,
         status=status,
         enqueued_at=enqueued_at,

@@ -3,7 +3,8 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.core import mail
@@ -25,7 +26,7 @@ from queue_core.django.tasks_api import (
     task_enqueued,
     task_finished,
 )
-from queue_core.errors import InvalidSettingError
+from queue_core.errors import InvalidSettingError, QueueError
 from queue_core.testing import MemoryQueues, run_until_empty
 from queue_core.worker.app import load_app
 from tests.queue_core.django_backend.shop import tasks
@@ -127,6 +128,43 @@ def test_a_priority_is_refused(queues: MemoryQueues) -> None:
     with pytest.raises(Exception, match="does not support setting priority"):
         tasks.email_users.using(priority=10)
     assert not Backend.supports_priority
+
+
+@pytest.mark.parametrize(
+    ("changes", "args"),
+    [
+        pytest.param({}, {"emails": ["x" * 2_000_000], "subject": "s", "message": "m"}, id="too large a payload"),
+        pytest.param({"run_after": timezone.now() + timedelta(days=60)}, EMAIL, id="too late an eta"),
+    ],
+)
+def test_in_a_transaction_a_task_that_its_queue_refuses_is_refused_before_the_commit(
+    queues: MemoryQueues, changes: dict[str, object], args: dict[str, object]
+) -> None:
+    task = tasks.email_users.using(**changes)
+    for way in (transaction.atomic, nullcontext):
+        with pytest.raises(QueueError), way():
+            task.enqueue(**args)
+            _ = way is nullcontext or pytest.fail("refused after the commit only")
+    assert queues.queue("default").stats().added_total == 0
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"run_after": datetime(2023, 11, 15, tzinfo=UTC)}, {"queue_name": "emails"}],  # the queues' clock is of 2023
+    ids=["plain", "deferred", "to another queue"],
+)
+def test_a_result_is_equal_to_what_is_found_by_its_id(queues: MemoryQueues, changes: dict[str, object]) -> None:
+    result = tasks.email_users.using(**changes).enqueue(**EMAIL)
+    assert result.enqueued_at is not None
+    assert tasks.email_users.get_result(result.id) == result
+
+
+def test_a_backend_without_queues_is_refused_by_the_check_and_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task_backends["default"], "queues", set())
+    (found,) = Backend("default", {"QUEUES": [], "OPTIONS": {"url": "memory:"}}).check()
+    assert (found.id, "QUEUES'] is empty" in found.msg) == ("towline.E004", True)
+    with pytest.raises(InvalidSettingError, match="is empty: name the queues"):
+        tasks.email_users.enqueue(**EMAIL)
 
 
 def test_in_a_transaction_a_task_is_added_after_the_commit(queues: MemoryQueues) -> None:
