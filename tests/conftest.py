@@ -89,6 +89,7 @@ def docker_engine(
     """
     if isinstance(docker_engine_of_session, EngineUnavailableError):
         pytest.skip(str(docker_engine_of_session))
+    docker_engine_of_session.ensure_running()
     yield docker_engine_of_session
     docker_engine_of_session.remove_containers()
 

@@ -60,4 +60,6 @@ def two_nodes(two_nodes_of_package: Swarm | EngineUnavailableError) -> Swarm:
     """The one swarm of two engines; a skip that says why, elsewhere."""
     if isinstance(two_nodes_of_package, EngineUnavailableError):
         pytest.skip(str(two_nodes_of_package))
+    for node in two_nodes_of_package.nodes:
+        node.engine.ensure_running()
     return two_nodes_of_package

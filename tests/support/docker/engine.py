@@ -44,12 +44,23 @@ class PrivateDockerEngine(Engine):
 
     @contextmanager
     def client(self) -> Iterator[docker.APIClient]:
-        """Open the SDK's low-level client, closed at the end."""
+        """Open the SDK's low-level client, closed at the end. Raises `EngineUnavailableError` if the engine has ended.
+
+        The SDK would leave a socket open that it could not connect, which fails a later test.
+        """
+        if self.process.poll() is not None:
+            raise EngineUnavailableError(f"docker ended by itself with {self.process.returncode}: {self.last_words()}")
         client = docker.APIClient(base_url=self.url, timeout=CLIENT_TIMEOUT_SECONDS)
         try:
             yield client
         finally:
             client.close()
+
+    def ensure_running(self) -> None:
+        """Start it again if it ended by itself; its last words are then in the report of the next test that fails."""
+        if self.process.poll() is not None:
+            print(f"docker ended by itself with {self.process.returncode}: {self.last_words()}")  # noqa: T201
+            self.start()
 
     def start(self, *, wait: bool = True) -> None:
         """See `Engine.start`: its images and containers are kept."""

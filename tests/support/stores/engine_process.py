@@ -123,9 +123,13 @@ class Engine:
             code = self.process.poll()
             if code is not None or time.monotonic() > deadline:
                 why = f"exited with {code}" if code is not None else f"not ready within {START_SECONDS:.0f} s"
-                said = (self.home / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
-                raise EngineUnavailableError(f"{self.name}: {why}: {' / '.join(said) or 'it said nothing'}")
+                raise EngineUnavailableError(f"{self.name}: {why}: {self.last_words()}")
             time.sleep(POLL_SECONDS)
+
+    def last_words(self) -> str:
+        """Return the last lines of its output."""
+        said = (self.home / "server.log").read_text(errors="replace").strip().splitlines()[-3:]
+        return " / ".join(said) or "it said nothing"
 
     def kill(self) -> None:
         """SIGKILL it and all its processes at once, and wait until they are gone; its data stays as it is."""
