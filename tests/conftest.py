@@ -3,7 +3,8 @@
 import gc
 import os
 import signal
-from collections.abc import Generator, Iterator
+import stat
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,10 +18,29 @@ from tests.support.docker.engine import docker_engine as private_docker
 from tests.support.stores.shared_engines import SharedEngines, engines_of_process
 
 
-def pytest_configure() -> None:
-    """Let programs that tests start stop at SIGINT: a shell ignores it for a suite that it runs in the background."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Prepare a process that runs tests, so that no test can leave the whole run waiting."""
+    # A shell ignores SIGINT for a suite that it runs in the background; programs that tests start are to stop at it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(config, "workerinput"):
+        # A forked child that outlived its process, ended at a test's time limit, kept the pipes to xdist open: the run
+        # waited for ever for a process that was gone.
+        pipes = [fd for fd in range(3, 64) if _is_pipe(fd)]
+        os.register_at_fork(after_in_child=lambda: _close(pipes))
+
+
+def _is_pipe(fd: int) -> bool:
+    try:
+        return stat.S_ISFIFO(os.fstat(fd).st_mode)
+    except OSError:
+        return False
+
+
+def _close(pipes: Sequence[int]) -> None:
+    for fd in pipes:
+        if _is_pipe(fd):
+            os.close(fd)
 
 
 @pytest.hookimpl(wrapper=True)
