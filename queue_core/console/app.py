@@ -16,7 +16,8 @@ from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
 from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
 from queue_core.console.call import PageCall, PayloadRules, Viewer
-from queue_core.console.forms import FormTooLargeError, read_form
+from queue_core.console.cookies import cookie_of
+from queue_core.console.forms import FormError, read_form
 from queue_core.console.live import LivePages
 from queue_core.console.logins import Logins, OneTimeLogins, OwnTokens
 from queue_core.console.pages import ACTIONS, FILES, MENU, PAGES, ConsolePage, Give
@@ -121,7 +122,7 @@ class Console:
             token = self._options.proxy(address, request.headers.raw)
             if token is not None:
                 return Viewer(token, is_logged_in=False)
-        cookies = (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
+        cookies = (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
         now = self._now()
         for cookie in filter(None, cookies):
             token = token_of_session(cookie, self._logins.tokens(), now_seconds=now)
@@ -133,7 +134,7 @@ class Console:
         """Return how long the viewer's session lasts; where nobody logs in, for ever."""
         if not viewer.is_logged_in or viewer.token is None:
             return float("inf")
-        cookies = filter(None, (request.cookies.get(name) for name in (SECURE_COOKIE, PLAIN_COOKIE)))
+        cookies = filter(None, (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE)))
         return max(seconds_left(cookie, viewer.token, now_seconds=self._now()) for cookie in cookies)
 
     def _now(self) -> float:
@@ -150,8 +151,8 @@ class Console:
             return self._problem(request, 403, problem)
         try:
             form = await read_form(request)
-        except FormTooLargeError as error:
-            return self._problem(request, 413, str(error))
+        except FormError as error:
+            return self._problem(request, error.status, str(error))
         token = await self._logins.accepted(form.get("token", ""))
         if token is None:
             said = "The server knows no such token."
@@ -202,13 +203,13 @@ class Console:
                 if problem:
                     return self._problem(request, 403, problem)
                 try:
-                    form = await read_form(request, limit_bytes=page.max_form_bytes)
-                except FormTooLargeError as error:
-                    return self._problem(request, 413, str(error))
+                    form = await read_form(request, parts_bytes=page.max_form_bytes)
+                except FormError as error:
+                    return self._problem(request, error.status, str(error))
             try:
                 call = replace(await self._call(request, viewer), form=form)
                 values = await page.load(call)
-                said = unquote(request.cookies.get(FLASH_COOKIE, ""))
+                said = unquote(cookie_of(request.headers, FLASH_COOKIE))
                 shown = self._values(request, {"call": call, "page": page, "said": said, **values})
                 html = await rendered_in_slices(page.template, shown)
             except ApiProblemError as error:
@@ -313,8 +314,8 @@ class Console:
             try:
                 form = await read_form(request)
                 said = await action(await self._call(request, viewer), form)
-            except FormTooLargeError as error:
-                return self._problem(request, 413, str(error))
+            except FormError as error:
+                return self._problem(request, error.status, str(error))
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
             response = RedirectResponse(_own_address(form.get("back", ""), request), status_code=303)

@@ -51,6 +51,7 @@ TITLES: Mapping[int, str] = MappingProxyType(
         410: "The worker is retired",
         412: "The outcome is not known",
         413: "Too large",
+        414: "The path or query is too long",
         415: "The body must be JSON",
         421: "The server is not known by this name",
         422: "The request is invalid",

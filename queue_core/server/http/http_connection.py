@@ -13,6 +13,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from queue_core.server import events
 from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
+from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
 from queue_core.server.problems import MEDIA_TYPE, Problem, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -113,8 +114,8 @@ class HttpConnection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Record a header, and the values that the bounds need; a trailer is ignored."""
-        if not self.is_in_head:
+        """Record a header, and the values that the bounds need; a trailer is ignored, and what is over the bound."""
+        if not self.is_in_head or len(self.headers) > MAX_HEADERS:
             return
         name = name.lower()
         if name in _RECORDED_HEADERS:
@@ -138,8 +139,11 @@ class HttpConnection(HttpToolsProtocol):
         self.window_bytes = self.ticks = 0
         if self.is_ending or self.transport.is_closing():
             return
+        refused = head_refusal(self.url, self.headers) if self.loose_bytes > MAX_MEDIA_TYPE_BYTES else None
         if self.loose_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
             self._refuse_head()
+        elif refused is not None:
+            self.end(refused)
         elif self.parser.should_upgrade():
             if self.parser.get_method() == b"CONNECT":
                 self.end(refusal(501, "no-proxy", "this server is no proxy: CONNECT is not taken"))
