@@ -63,6 +63,7 @@ def what_if_route(settings: Path) -> CallRoute[NoQuery, WhatIfBody]:
         NoQuery,
         WhatIfBody,
         MAX_BODY_BYTES,
+        max_values=3 * MAX_ARRIVALS,
     )
 
 

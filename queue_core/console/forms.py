@@ -20,8 +20,10 @@ MAX_MEDIA_TYPE_BYTES: Final = 256
 MAX_HEADERS_OF_PART_BYTES: Final = 1_024
 READ_BYTES: Final = 65_536
 """Bytes that the parser of parts gets at a time, so that other threads run in between."""
-_BOUNDARY: Final = re.compile(r'multipart/form-data *; *boundary="?([0-9A-Za-z\'()+_,./:=? -]{1,70}?)"?', re.IGNORECASE)
-_NAME: Final = re.compile(rb'content-disposition *form-data *;(?: *filename="[^"]*" *;)? *name="([^"]{1,100})"', re.IGNORECASE)
+_BOUNDARY: Final = re.compile(r"multipart/form-data *; *boundary=\"?([0-9a-z'()+_,./:=? -]{1,70}?)\"?", re.IGNORECASE)
+_NAME: Final = re.compile(
+    rb'content-disposition *form-data *;(?: *filename="[^"]*" *;)? *name="([^"]{1,100})"', re.IGNORECASE
+)
 
 
 class FormError(Exception):

@@ -30,8 +30,8 @@ from queue_core.server.fast_path import (
     FastRequest,
     FastVerbs,
     Reply,
-    check_every_key,
     check_json,
+    read_model,
     reply_of,
 )
 from queue_core.server.handlers import EndpointCall
@@ -186,9 +186,9 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
-        data = await read_body(headers, request.receive, limit=core.options.max_body_bytes)
-        body = endpoint.takes.model_validate_json(data)
-        check_every_key(data)
+        limit = core.options.max_body_bytes if endpoint.max_body_bytes is None else endpoint.max_body_bytes
+        data = await read_body(headers, request.receive, limit=limit)
+        body = await read_model(endpoint.takes, data)
     path = {key: str(value) for key, value in request.path_params.items()}
     return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request), caller)
 

@@ -6,6 +6,7 @@ from typing import get_type_hints
 
 from queue_core.http_api.values import Json
 from queue_core.server import handlers, mailbox_calls, schedules, schemas
+from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.leases import reports
 from queue_core.server.schemas import Response, response
@@ -32,6 +33,7 @@ class Endpoint:
         permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
         handler: None for the verbs of the fast path, and for `extensions.ReadOnlyRoute`.
         operation: the operation's id, where neither handler nor path names it.
+        max_body_bytes: size of a body; None: as large as payloads may be.
     """
 
     method: str
@@ -43,6 +45,7 @@ class Endpoint:
     answers: Response
     query: tuple[Parameter, ...] = ()
     operation: str = ""
+    max_body_bytes: int | None = MAX_PLAIN_BODY_BYTES
 
     @property
     def name(self) -> str:
@@ -74,10 +77,11 @@ def _regular(
     handler: Handler,
     takes: type[schemas.RequestBody] | None = None,
     query: tuple[Parameter, ...] = (),
+    max_body_bytes: int | None = MAX_PLAIN_BODY_BYTES,
 ) -> Endpoint:
     """Return an endpoint whose response is the return type of its handler."""
     answers = response(get_type_hints(handler)["return"])
-    return Endpoint(method, path, summary, permission, handler, takes, answers, query)
+    return Endpoint(method, path, summary, permission, handler, takes, answers, query, max_body_bytes=max_body_bytes)
 
 
 def _post(path: str, summary: str, handler: Handler, takes: type[schemas.RequestBody]) -> Endpoint:
@@ -222,16 +226,20 @@ ENDPOINTS = (
         "declare-schedules",
         schedules.declare_schedules,
         schedules.DeclareSchedulesRequest,
+        max_body_bytes=None,
     ),
     _post("/v1/schedules/add-ticks", "Add the tasks of due ticks.", schedules.add_ticks, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
-    _post(
+    _regular(
+        "POST",
         "/v1/mailboxes",
         "Exchange messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
+        "mailboxes",
         mailbox_calls.mailboxes,
         mailbox_calls.MailboxRequest,
+        max_body_bytes=mailbox_calls.MAX_BODY_BYTES,
     ),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(

@@ -14,8 +14,9 @@ from starlette.routing import Route
 
 from queue_core.http_api.values import Json
 from queue_core.server.auth import Authorizer, Principal, check_role
+from queue_core.server.bodies.value_count import MAX_VALUES
 from queue_core.server.endpoints import Endpoint, Parameter
-from queue_core.server.fast_path import Reply, check_every_key, check_json, reply_of
+from queue_core.server.fast_path import Reply, check_json, read_model, reply_of
 from queue_core.server.http.request_body import read_body
 from queue_core.server.problems import invalid, refusal
 from queue_core.server.schemas import EmptyBody, RequestBody, response
@@ -181,6 +182,7 @@ class CallRoute(Generic[Q, B]):
         call: makes the answer. Raises `Problem`.
         query, takes: the models of the query and of the body.
         max_body_bytes: size of a body.
+        max_values: values in it, at most.
     """
 
     method: str
@@ -193,6 +195,7 @@ class CallRoute(Generic[Q, B]):
     query: type[Q]
     takes: type[B]
     max_body_bytes: int = MAX_EXTENSION_BODY_BYTES
+    max_values: int = MAX_VALUES
 
     @property
     def endpoint(self) -> Endpoint:
@@ -236,10 +239,9 @@ class CallRoute(Generic[Q, B]):
             body = await read_body(headers, request.receive, limit=self.max_body_bytes)
         try:
             query = self.query.model_validate(dict(request.query_params))
-            taken = self.takes.model_validate_json(body)
+            taken = await read_model(self.takes, body, most=self.max_values)
         except ValidationError as error:
             raise invalid(error) from None
-        check_every_key(body)
         return RouteCall(
             _names_in(request),
             query,

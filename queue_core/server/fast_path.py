@@ -4,10 +4,12 @@ framework.
 Both the ASGI application (`app.py`) and the protocol (`http/fast_protocol.py`) lead here (ADR 6).
 """
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -19,11 +21,12 @@ from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases import reports
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.problems import MEDIA_TYPE, Problem, invalid, problem_of, refusal
+from queue_core.server.problems import MEDIA_TYPE, Problem, body_too_large, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.service import Operation
 from queue_core.store import Unit
@@ -44,8 +47,12 @@ MAX_SHOWN_KEY_CHARACTERS: Final = 60
 """Characters of a duplicate key that its error shows."""
 FAR_APART_BYTES: Final = 256
 """Bytes between colons, on average, from which searching for each is faster than counting."""
-LONG_BODY_BYTES: Final = 4 << 10
+SPARSE_BODY_BYTES: Final = 4 << 10
 """Bytes of a body from which that is considered."""
+LONG_BODY_BYTES: Final = 1 << 20
+"""Bytes of a body that is read in the loop: it stands still for some milliseconds."""
+MAX_PLAIN_BODY_BYTES: Final = 1 << 20
+"""Bytes of a body without payloads."""
 
 added_json = response(schemas.AddedTasks).json
 
@@ -131,18 +138,21 @@ class FastVerbs:
         self._authorizer = authorizer
         self._committer = committer
         self._waiting = waiting
-        self._verbs: dict[str, Callable[[FastRequest], LeaseCall | None]] = {
+        self._readers: dict[str, Callable[[FastRequest], Callable[[], LeaseCall | None]]] = {
             "add": self._add,
             "lease": self._lease,
             "exchange": self._exchange,
             "renew": self._renew,
             "delete": self._delete,
         }
+        """Each reads the body of its verb, in any thread, and returns what then begins the verb, in the loop."""
 
-    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:  # noqa: ARG002 - the protocol's
+    def admit(self, verb: str, headers: Headers, body_bytes: int | None) -> int:
         """See `FastEndpoint.admit`."""
         self._authorizer.check(headers, verb)
         check_json(headers)
+        if verb == "lease" and body_bytes is not None and body_bytes > MAX_PLAIN_BODY_BYTES:
+            raise body_too_large(MAX_PLAIN_BODY_BYTES)
         return 0
 
     def free(self, reserved_bytes: int) -> None:
@@ -150,11 +160,28 @@ class FastVerbs:
 
     def start(self, request: FastRequest) -> LeaseCall | None:
         """See `FastEndpoint.start`."""
+        if len(request.body) > LONG_BODY_BYTES:
+            self._start_long(request)
+            return None
         try:
-            return self._verbs[request.verb](request)
+            return self._readers[request.verb](request)()
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
+
+    def _start_long(self, request: FastRequest) -> None:
+        """Read a long body in a thread, where the loop does not stand still for it, then begin."""
+
+        def begin(read: "asyncio.Future[Callable[[], LeaseCall | None]]") -> None:
+            if read.cancelled():
+                return
+            try:
+                read.result()()
+            except Exception as error:  # noqa: BLE001 - the top of a request
+                request.reply(reply_of(error))
+
+        reader = self._readers[request.verb]
+        asyncio.get_running_loop().run_in_executor(None, reader, request).add_done_callback(begin)
 
     def refuse(self, error: Exception) -> Reply:
         """See `FastEndpoint.refuse`."""
@@ -164,7 +191,7 @@ class FastVerbs:
         """Cancel a call whose caller has hung up."""
         call.cancel()
 
-    def _add(self, request: FastRequest) -> None:
+    def _add(self, request: FastRequest) -> Callable[[], None]:
         queue = request.queue
         params = parse_body(schemas.AddRequest, request.body)
         tasks = [task.value() for task in params.tasks]
@@ -179,15 +206,18 @@ class FastVerbs:
                 request.reply(reply_of(outcome))
 
         operation = idempotent_operation(request.call, add)
-        self._committer.submit(operation, done, size_bytes=len(request.body), unit="verb")
+        return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit="verb")
 
-    def _lease(self, request: FastRequest) -> LeaseCall:
+    def _lease(self, request: FastRequest) -> Callable[[], LeaseCall]:
+        if len(request.body) > MAX_PLAIN_BODY_BYTES:  # of a body that came in chunks
+            raise body_too_large(MAX_PLAIN_BODY_BYTES)
         params = parse_body(schemas.LeaseBody, request.body)
-        return self._begin(request, params, ())
+        return lambda: self._begin(request, params, ())
 
-    def _exchange(self, request: FastRequest) -> LeaseCall:
+    def _exchange(self, request: FastRequest) -> Callable[[], LeaseCall]:
         params = parse_body(schemas.ExchangeRequest, request.body)
-        return self._begin(request, params, [deletion.value() for deletion in params.deletions])
+        deletions = [deletion.value() for deletion in params.deletions]
+        return lambda: self._begin(request, params, deletions)
 
     def _begin(self, request: FastRequest, params: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
         check_wait_seconds(params.wait_seconds)
@@ -228,7 +258,7 @@ class FastVerbs:
         self._waiting.start(call)
         return call
 
-    def _renew(self, request: FastRequest) -> None:
+    def _renew(self, request: FastRequest) -> Callable[[], None]:
         renewals = parse_body(reports.RenewRequest, request.body).values()
 
         def done(outcome: object) -> None:
@@ -243,9 +273,9 @@ class FastVerbs:
         def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
             return work.renew(request.queue, renewals, call=call)
 
-        self._committer.submit(idempotent_operation(request.call, renew), done)
+        return partial(self._committer.submit, idempotent_operation(request.call, renew), done)
 
-    def _delete(self, request: FastRequest) -> None:
+    def _delete(self, request: FastRequest) -> Callable[[], None]:
         params = parse_body(schemas.DeleteRequest, request.body)
         deletions = params.values()
 
@@ -264,14 +294,28 @@ class FastVerbs:
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         operation = idempotent_operation(request.call, delete)
-        self._committer.submit(operation, done, size_bytes=len(request.body), unit=unit)
+        return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit=unit)
 
 
 def parse_body(model: type[B], body: bytes) -> B:
-    """Return a body as its model. Raises `ValidationError`, and a `Problem` for a key that an object has twice."""
+    """Return a body as its model. Raises `ValidationError`, and a `Problem` for a key that an object has twice, and
+    for more values than any body has."""
+    check_values(body)
     params = model.model_validate_json(body)
     check_keys(body, params.keys(), colons=params.colons())
     return params
+
+
+async def read_model(model: type[B], body: bytes, *, most: int = MAX_VALUES) -> B:
+    """Return the body of a regular endpoint as its model, like `parse_body`; a long one is read in a thread."""
+
+    def read() -> B:
+        check_values(body, most=most)
+        params = model.model_validate_json(body)
+        check_every_key(body)
+        return params
+
+    return read() if len(body) <= SHORT_BODY_BYTES else await asyncio.to_thread(read)
 
 
 def reply_of(error: object) -> Reply:
@@ -347,7 +391,7 @@ def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
         parsed: how many keys its objects have as they were parsed, all taken together.
         colons: how many colons there are in its strings, as far as known; they count where nothing is escaped.
     """
-    found = body.count(b":") if len(body) < LONG_BODY_BYTES else _count_colons(body, most=parsed + colons)
+    found = body.count(b":") if len(body) < SPARSE_BODY_BYTES else _count_colons(body, most=parsed + colons)
     if found != parsed and (found != parsed + colons or b"\\" in body):
         check_every_key(body)
 

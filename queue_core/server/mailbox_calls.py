@@ -19,6 +19,8 @@ from queue_core.server.handlers import EndpointCall
 from queue_core.server.state import ServerState
 
 MAX_TEXT_CHARACTERS = limits.MAX_PAYLOAD_BYTES
+MAX_BODY_BYTES = 7 * MAX_TEXT_CHARACTERS
+"""Bytes of a call: a text whose every character is escaped, and room for names."""
 MAX_NAME_CHARACTERS = 1000
 
 Name = str

@@ -127,12 +127,19 @@ def body_too_large(limit: int) -> Problem:
     )
 
 
+MAX_BUILT_ERRORS: Final = 200
+"""Errors of one body that are built."""
 BRANCHES: Final = frozenset({"FailureIn", "str"})
 """Parts that pydantic puts into the place of a value which may be of two types; they are no members of the body."""
 
 
 def invalid(error: ValidationError) -> Problem:
-    """Return the problem of a body that does not fit its model: all errors at once, by place."""
+    """Return the problem of a body that does not fit its model: its errors by place, and of a list the first.
+
+    An object with very many of them gets none by place: each would take time and memory.
+    """
+    if error.error_count() > MAX_BUILT_ERRORS:
+        return refusal(422, "invalid-request", f"{error.error_count()} members of the body are unknown or wrong")
     details = error.errors(include_url=False, include_context=False)
     first = details[0]
     if first["type"] == "json_invalid":

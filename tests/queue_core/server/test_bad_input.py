@@ -139,8 +139,9 @@ def test_an_unknown_queue_is_named(server: RunningServer, verb: str) -> None:
 
 
 def test_every_mistake_in_a_body_is_told_with_its_place(server: RunningServer) -> None:
-    told = server.ask("POST", ADD, b'{"tasks":[{"text":1},{"colour":"red"}]}').json()
-    assert [one["pointer"] for one in told["errors"]] == ["/tasks/0/text", "/tasks/1/colour"]  # type: ignore[index]
+    told = server.ask("POST", ADD, b'{"tasks":[{"text":1,"colour":"red"},{"text":2}],"task":[]}').json()
+    places = ["/tasks/0/text", "/tasks/0/colour", "/task"]  # of a list, those of its first wrong member
+    assert [one["pointer"] for one in told["errors"]] == places  # type: ignore[index]
 
 
 @pytest.mark.parametrize(
