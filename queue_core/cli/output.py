@@ -125,7 +125,8 @@ def payload_fields(payload: bytes) -> Mapping[str, str]:
 
 def shown_payload(payload: bytes, *, characters: int = 60) -> str:
     """Format the beginning of a payload on one line; bytes that are not text are escaped."""
-    text = payload.decode(errors="backslashreplace").replace("\n", "\\n")
+    beginning = payload[: 4 * characters + 1]  # a character has at most four bytes
+    text = beginning.decode(errors="backslashreplace").replace("\n", "\\n")
     text = "".join(character if character.isprintable() else "." for character in text)
     return text if len(text) <= characters else f"{text[: characters - 1]}…"
 

@@ -26,6 +26,8 @@ from queue_core.process.wording import (
 FOLDER: Final = Path(__file__).parent
 MAX_SHOWN_CHARACTERS: Final = 65_536
 """Characters of one text on a page, at most."""
+BLOCK: Final = 64
+"""Characters of a text that are looked at in one go."""
 SLICE_PIECES: Final = 400
 """Pieces of a page that are made in one go, about a millisecond: the server's loop has leases to grant in between."""
 _LINE_ENDS: Final = "\n\t"
@@ -39,7 +41,14 @@ def harmless(text: object) -> str:
         whole = f"{whole[:MAX_SHOWN_CHARACTERS]} ... ({len(whole):,} characters)"
     if whole.isascii() and whole.isprintable():
         return whole
-    return "".join(_written_out(one) for one in whole)
+    return "".join(_harmless_block(whole[at : at + BLOCK]) for at in range(0, len(whole), BLOCK))
+
+
+def _harmless_block(block: str) -> str:
+    """Look at each character only where one may be harmful: a long text of letters costs little."""
+    if block.replace("\n", "").replace("\t", "").isprintable():
+        return block
+    return "".join(map(_written_out, block))
 
 
 def _written_out(character: str) -> str:

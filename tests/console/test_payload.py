@@ -5,7 +5,7 @@ from base64 import b64encode
 
 import pytest
 
-from queue_core.console.payload import MAX_HEX_BYTES, shown_payload
+from queue_core.console.payload import MAX_CHARACTERS, MAX_DEPTH, MAX_HEX_BYTES, hidden_payload, shown_payload
 
 
 def shown(data: bytes, *, most: int = 65_536) -> tuple[str, str]:
@@ -73,3 +73,33 @@ def test_hexadecimal_has_a_bound_of_its_own() -> None:
 
 def test_what_is_no_base64_is_no_payload() -> None:
     assert shown_payload("=", most_bytes=10).form == "empty"
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 200, 400, 900])
+def test_json_is_shown_to_a_depth_and_what_is_deeper_is_left_out(depth: int) -> None:
+    found = shown_payload(b64encode(b"[" * depth + b"1," * 30_000 + b"1" + b"]" * depth).decode(), most_bytes=65_536)
+    assert (found.form, found.is_cut, found.text.count("[")) == ("json", True, MAX_DEPTH + 1)
+    assert "[...]" in found.text
+    assert len(found.text) < 3_000
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"[" * MAX_DEPTH + b"1," * 30_000 + b"1" + b"]" * MAX_DEPTH, b'{"a":{"' + b"b" * 65_000 + b'":[1,2]}}'],
+    ids=["numbers", "a long name"],
+)
+def test_json_is_shown_in_so_many_characters_at_most(payload: bytes) -> None:
+    found = shown_payload(b64encode(payload).decode(), most_bytes=65_536)
+    assert (found.form, len(found.text) <= MAX_CHARACTERS) == ("json", True)
+
+
+def test_what_is_as_deep_as_shown_is_shown_whole() -> None:
+    document = b"[" * MAX_DEPTH + b"[]" + b"]" * MAX_DEPTH
+    found = shown_payload(b64encode(document).decode(), most_bytes=65_536)
+    assert (found.is_cut, json.loads(found.text)) == (False, json.loads(document))
+
+
+@pytest.mark.parametrize("data", [b"", b"a", b"ab", b"abc", b"[" * 100])
+def test_of_a_hidden_payload_the_size_is_shown(data: bytes) -> None:
+    found = hidden_payload(b64encode(data).decode(), most_bytes=50)
+    assert (found.form, found.text, found.size_bytes, found.is_cut) == ("hidden", "", len(data), len(data) > 50)

@@ -29,6 +29,7 @@ def shown(payload: bytes, *, most: int = 1_000, redact: tuple[str, ...] = PATTER
         (".user.token", True),
         (".passwords", False),
         (".tokens", False),
+        (".a" * 1_000 + ".b", True),
     ],
 )
 def test_a_member_is_masked_by_its_name_or_its_path(path: str, is_masked: bool) -> None:
@@ -94,3 +95,9 @@ def test_viewers_see_payloads_where_they_are_allowed() -> None:
         visitor.post("login", {"token": SECRETS[Role.VIEWER]})
         assert "a cat" in visitor.get(f"queues/{QUEUE}/tasks/one").text
         assert visitor.get(f"queues/{QUEUE}/tasks/one/payload").html == "a cat"
+
+
+def test_a_member_below_the_shown_depth_is_not_shown_at_all() -> None:
+    deep = b'{"a":' * 40 + b'{"password":"hidden-word"}' + b"}" * 40
+    form, text = shown(deep)
+    assert (form, "hidden-word" in text, "{...}" in text) == ("json", False, True)

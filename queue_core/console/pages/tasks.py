@@ -9,7 +9,7 @@ from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
 from queue_core.console.pages.page import Act, ConsolePage, Give
-from queue_core.console.payload import ShownPayload, is_redacted, shown_payload
+from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
 from queue_core.console.same_as import of_task
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
@@ -37,11 +37,13 @@ async def task(call: PageCall) -> Mapping[str, object]:
     redact = call.payloads.redact
     shown = None
     if present is not None:
-        shown = shown_payload(str(present["payload"]), most_bytes=SHOWN_BYTES, redact=redact)
+        base64 = str(present["payload"])
+        if call.sees_payloads:
+            shown = await asyncio.to_thread(shown_payload, base64, most_bytes=SHOWN_BYTES, redact=redact)
+        else:
+            shown = hidden_payload(base64, most_bytes=SHOWN_BYTES)
         headers = cast("Mapping[str, object]", present["headers"] or {})
         present["headers"] = {name: "***" if is_redacted(name, redact) else one for name, one in headers.items()}
-        if not call.sees_payloads:
-            shown = ShownPayload("hidden", "", shown.size_bytes, shown.is_cut)
     state = str(present["state"]) if present is not None else ""
     return {
         "queue": queue,

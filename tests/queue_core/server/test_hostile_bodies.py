@@ -1,6 +1,7 @@
 """A body of wrong values is refused by its first mistake, and one of more values than any call has by their number."""
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -8,7 +9,7 @@ from queue_core.server import problems
 from queue_core.server.bodies.value_count import MAX_VALUES, check_values
 from queue_core.server.fast_path import LONG_BODY_BYTES, MAX_PLAIN_BODY_BYTES
 from queue_core.server.problems import Problem
-from queue_core.task import NewTask, TaskState
+from queue_core.task import NewTask
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 MIB = 1 << 20
@@ -59,7 +60,7 @@ def test_more_values_than_any_call_has_are_refused_unparsed(server: RunningServe
 @pytest.mark.parametrize("text", ["a,", 'a,"', "a,\\", 'a,\\"', "é,\n"])
 def test_commas_in_a_text_are_no_values(server: RunningServer, text: str) -> None:
     whole = text * (MAX_VALUES + 1)
-    with server.queue() as queue:
+    with closing(server.queue()) as queue:
         added = queue.add([NewTask(whole.encode())])[0]
         assert queue.peek(names=[added.name], payload_bytes=MIB).tasks[0].payload == whole.encode()
         queue.delete_by_name([added.name])
@@ -83,10 +84,11 @@ def test_a_verb_without_payloads_takes_a_body_of_a_mebibyte(server: RunningServe
 def test_a_long_body_takes_effect_and_its_mistake_is_told(server: RunningServer) -> None:
     path = f"/v1/queues/{QUEUE}"
     payload = b"x" * (LONG_BODY_BYTES // 2 + 1)
-    with server.queue() as queue:
+    with closing(server.queue()) as queue:
         names = [one.name for one in queue.add([NewTask(payload), NewTask(payload)])]
         body = b'{"count":2,"deletions":[{"token":"1.1","then":[{"text":"%b"},{"text":"%b"}]}]}' % (payload, payload)
-        assert server.ask("POST", f"{path}/exchange", body).json()["lost"] == ["1.1"]
+        done = server.ask("POST", f"{path}/exchange", body).json()
+        assert done["lost"] == ["1.1"]
+        assert [one["name"] for one in done["leases"]] == names  # type: ignore[attr-defined]
         told = server.ask("POST", f"{path}/add", b'{"tasks":[{"text":"%b"},{"text":"%b","b":1}]}' % (payload, payload))
         assert (told.status, told.json()["errors"][0]["pointer"]) == (422, "/tasks/1/b")  # type: ignore[index]
-        assert [one.name for one in queue.peek(states={TaskState.IN_FLIGHT}).tasks] == names
