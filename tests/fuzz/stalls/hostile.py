@@ -1,0 +1,129 @@
+"""Bodies, queries and headers that are made to be slow. Pure: chance comes from outside."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+from urllib.parse import quote
+
+HEAD_BYTES = 60_000
+UNITS: Mapping[str, tuple[bytes, bytes, bytes, bytes]] = {
+    "deep lists": (b"", b"[", b"", b""),
+    "deep objects": (b"", b'{"a":', b"", b""),
+    "deep, closed": (b"[" * 150, b"1,", b"1", b"]" * 150),
+    "numbers": (b"[", b"1,", b"1", b"]"),
+    "objects": (b"[", b"{},", b"{}", b"]"),
+    "empty lists": (b"[", b"[],", b"[]", b"]"),
+    "empty texts": (b"[", b'"",', b'""', b"]"),
+    "a long text": (b'"', b"[", b"", b'"'),
+    "quotes in a text": (b'"', b'\\"', b"", b'"'),
+    "escapes in a text": (b'"', b"\\u00e9", b"", b'"'),
+    "letters": (b'"', "é€".encode(), b"", b'"'),
+    "colons in a text": (b'"', b":,", b"", b'"'),
+    "digits": (b"", b"9", b"", b""),
+    "a fraction": (b"0.", b"1", b"", b""),
+    "blanks": (b"", b" \n", b"", b"{}"),
+    "no end": (b'{"a":"', b"a", b"", b""),
+    "backslashes": (b'{"a":"', b"\\\\", b"", b'"}'),
+    "bytes": (b"", b"\xff\xfe", b"", b""),
+    "brackets": (b"", b"}]", b"", b""),
+    "members": (b"{", b'"a":1,', b'"a":1', b"}"),
+}
+"""Values of any size: begin, what is repeated, what closes the repetition, end."""
+
+
+def value(name: str, size: int) -> bytes:
+    """A hostile value of about `size` bytes."""
+    begin, unit, last, end = UNITS[name]
+    return begin + unit * max(1, (size - len(begin) - len(last) - len(end)) // len(unit)) + last + end
+
+
+def other_members(size: int) -> bytes:
+    """An object of as many different members as there is room for."""
+    return b"{" + b",".join(b'"%x":1' % number for number in range(size // 10)) + b"}"
+
+
+def body(names: Sequence[str], size: int, chance: Random) -> tuple[str, bytes]:
+    """A body for an endpoint that has members of these names."""
+    kind = chance.choice([*UNITS, "other members"])
+    if kind == "other members":
+        return kind, other_members(size)
+    whole = value(kind, size)
+    if not names or chance.random() < 0.2:
+        return kind, whole
+    name = chance.choice(names)
+    if name in ("tasks", "deletions", "renewals", "schedules", "looks") and chance.random() < 0.5:
+        inner = chance.choice(["text", "payload", "headers", "then", "token", "name", "tag", "eta", "x"])
+        return f"{name}.{inner}: {kind}", b'{"%b":[{"%b":%b}]}' % (name.encode(), inner.encode(), whole)
+    return f"{name}: {kind}", b'{"%b":%b}' % (name.encode(), whole)
+
+
+QUERIES: Mapping[str, Callable[[], str]] = {
+    "fields": lambda: "a=1&" * (HEAD_BYTES // 4),
+    "some fields": lambda: "tag=a&" * 999,
+    "escapes": lambda: "tag=" + "%C3%A9" * (HEAD_BYTES // 6),
+    "a number": lambda: "limit=" + "9" * HEAD_BYTES + "&after=" + "1" * 20,
+    "plain": lambda: "q=" + "a" * HEAD_BYTES,
+    "brackets": lambda: "fields=" + "a(" * (HEAD_BYTES // 2),
+    "many names": lambda: "fields=" + "a," * 1_900 + "a",
+    "filter": lambda: "filter=" + quote('name="a" AND ' * (HEAD_BYTES // 40)),
+    "spaces": lambda: "filter=" + "%20" * (HEAD_BYTES // 3) + "x",
+    "quotes": lambda: "filter=tag%3D%22" + "%5C%22" * (HEAD_BYTES // 6),
+    "search": lambda: "contains=" + "a" * 150 + "&error=x&worker=y",
+    "once": lambda: "once=" + "a" * HEAD_BYTES,
+    "back": lambda: "back=" + "../" * (HEAD_BYTES // 3),
+}
+HEADERS: Mapping[str, Callable[[], Sequence[tuple[str, str]]]] = {
+    "quoted cookie": lambda: [("cookie", 'towline_said="' + '\\"' * (HEAD_BYTES // 2) + '"')],
+    "octal cookie": lambda: [("cookie", 'towline_session="' + "\\101" * (HEAD_BYTES // 4) + '"')],
+    "cookies": lambda: [("cookie", "towline_session=1.a.b;" * (HEAD_BYTES // 22))],
+    "parameters": lambda: [("content-type", "multipart/form-data; boundary=b" + "; a*=b" * (HEAD_BYTES // 6))],
+    "comments": lambda: [("content-type", "multipart/form-data; boundary=b" + "(" * HEAD_BYTES)],
+    "accept": lambda: [("accept", "text/html;q=0.1," * (HEAD_BYTES // 17))],
+    "ranges": lambda: [("range", "bytes=" + "0-," * (HEAD_BYTES // 3))],
+    "tags": lambda: [("if-none-match", '"a",' * (HEAD_BYTES // 4))],
+    "headers": lambda: [("x", "y")] * (HEAD_BYTES // 5),
+    "host": lambda: [("host", "a." * (HEAD_BYTES // 2))],
+    "address": lambda: [("host", "[" + ":" * HEAD_BYTES + "]")],
+    "origin": lambda: [("origin", "http://" + "[" * HEAD_BYTES)],
+    "forwarded": lambda: [("x-forwarded-for", "1.1.1.1," * (HEAD_BYTES // 8)), ("forwarded", "for=a," * 100)],
+    "token": lambda: [("authorization", "Bearer " + "a" * HEAD_BYTES)],
+    "key": lambda: [("idempotency-key", "a" * HEAD_BYTES)],
+    "key of digits": lambda: [("idempotency-key", "a/" + "9" * HEAD_BYTES + "/0")],
+    "last event": lambda: [("last-event-id", "9" * HEAD_BYTES)],
+    "upgrade": lambda: [("connection", "upgrade, " * (HEAD_BYTES // 10)), ("upgrade", "h2c")],
+    "override": lambda: [("x-http-method-override", "PATCH" * (HEAD_BYTES // 5))],
+    "modified": lambda: [("if-modified-since", "Mon, " * (HEAD_BYTES // 5))],
+}
+PATHS: Mapping[str, Callable[[], str]] = {
+    "long": lambda: "a" * HEAD_BYTES,
+    "slashes": lambda: "/" * 8_000,
+    "escapes": lambda: "%C3%A9" * 1_300,
+    "dots": lambda: "%2e%2e%2f" * 880,
+    "tildes": lambda: "s~" * 4_000,
+}
+"""What takes the place of a name in a path."""
+
+
+def form(size: int, chance: Random) -> tuple[str, str, bytes]:
+    """A form: what it is, its media type, and its body."""
+    part = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n'
+    plain, parts = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
+    forms = [
+        ("fields", plain, b"a=1&" * (size // 4)),
+        ("escaped", plain, b"contains=" + b"%41" * (size // 3)),
+        ("back", plain, b"back=" + b"..%2f" * (size // 5)),
+        ("parts", parts, part * (size // len(part)) + b"--b--\r\n"),
+        ("line ends", parts, part.removesuffix(b"x\r\n") + b"\r\n--" * (size // 4) + b"\r\n--b--\r\n"),
+        ("returns", parts, part.removesuffix(b"x\r\n") + b"\r" * size + b"\r\n--b--\r\n"),
+        ("nearly ends", parts, part.removesuffix(b"x\r\n") + b"\r\n--a" * (size // 5) + b"\r\n--b--\r\n"),
+        ("headers", parts, b"--b\r\n" + b"a: b\r\n" * (size // 6)),
+        ("a header", parts, b"--b\r\nContent-Disposition: " + b'form-data; name="' * (size // 17)),
+        ("csv", parts, b'--b\r\nContent-Disposition: form-data; name="csv"\r\n\r\narrival_s,service_s\r\n' + b"1,1\n" * (size // 4) + b"\r\n--b--\r\n"),
+        ("wide csv", parts, b'--b\r\nContent-Disposition: form-data; name="csv"\r\n\r\narrival_s,service_s' + b",a" * (size // 2) + b"\r\n--b--\r\n"),
+    ]  # fmt: skip
+    return chance.choice(forms)
+
+
+def json_text(given: object) -> bytes:
+    """A JSON body."""
+    return json.dumps(given).encode()

@@ -1,0 +1,216 @@
+"""Sends hostile and largest requests through every door as every role, and says how long the loop stood still."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.fuzz.stalls import hostile
+from tests.fuzz.stalls.doors import Door, doors, rpc_body
+from tests.fuzz.stalls.server import ROLES, TOKENS, ProbedServer
+
+MAX_PAUSE_SECONDS = 0.05
+MAX_GROWTH_BYTES = 20 << 20
+MIB = 1 << 20
+SIZES = (3 * MIB // 64, MIB - 4_096, MIB - 4_096, 8 * MIB - 4_096, 64 * MIB - 4_096)
+"""Bytes of bodies: a short one's, and the bounds of each kind of door."""
+BIG = ("add", "exchange", "delete", "renew", "mailboxes", "schedules", "rpc_http", "tasks", "update", "batch")
+"""Parts of the paths of doors that take the longer ones."""
+RPC = ("BulkAdd", "Add", "QueryAndOwnTasks", "FetchQueues", "Delete", "UpdateQueue", "x" * 10_000)
+QUEUE = "/v1/queues/work"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: what it is called in the table, and what is sent."""
+
+    door: str
+    role: str
+    kind: str
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The longest pause that a request brought about, where, and what it was answered."""
+
+    request: Request
+    pause_seconds: float
+    where: str
+    status: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What came of all requests."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    before_bytes: int = 0
+    after_bytes: int = 0
+
+    def longest(self) -> list[Outcome]:
+        """Return the outcome with the longest pause of each door and role, the longest first."""
+        found: dict[tuple[str, str], Outcome] = {}
+        for one in self.outcomes:
+            key = one.request.door, one.request.role
+            if key not in found or found[key].pause_seconds < one.pause_seconds:
+                found[key] = one
+        return sorted(found.values(), key=lambda one: -one.pause_seconds)
+
+    def failures(self, *, most_seconds: float = MAX_PAUSE_SECONDS) -> list[str]:
+        """Return what was not as promised, a line each."""
+        found = [line(one) for one in self.longest() if one.pause_seconds > most_seconds]
+        found += [f"answered 500: {line(one)}" for one in self.outcomes if one.status == 500]
+        growth = self.after_bytes - self.before_bytes
+        return [*found, f"memory grew by {growth / MIB:.0f} MiB"] if growth > MAX_GROWTH_BYTES else found
+
+
+def line(one: Outcome) -> str:
+    """Return an outcome as a line of the table."""
+    request = one.request
+    told = f"{one.pause_seconds * 1000:7.1f} ms  {one.status:3}  {request.role or 'nobody':9}{request.door}  {request.kind}"
+    return f"{told}  {one.where}" if one.where else told
+
+
+def stalls(server: ProbedServer, *, seconds: float, seed: int, longest: Sequence[int] = SIZES) -> Report:
+    """Send requests for so long, at least one to each door; memory is compared after as many again."""
+    report, chance = Report(), Random(seed)
+    ways = doors(server)
+    sessions = {role: server.session(role) for role in ROLES}
+    _send_all(server, _largest(), report)
+    end = time.monotonic() + seconds
+    first = True
+    while first or time.monotonic() < end:
+        chance.shuffle(ways)
+        for door in ways:
+            _send_all(server, _hostile(door, sessions, chance, longest), report)
+            if not first and time.monotonic() > end:
+                break
+        if first:
+            report.before_bytes = server.pause().resident_bytes
+        first = False
+    report.after_bytes = _settled(server)
+    return report
+
+
+def _settled(server: ProbedServer) -> int:
+    """Return the memory once it has stopped falling."""
+    found = server.pause().resident_bytes
+    for _ in range(20):
+        server.ask("GET", "/livez")
+        time.sleep(0.1)
+        found = min(found, server.pause().resident_bytes)
+    return found
+
+
+def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report) -> None:
+    for request in requests:
+        server.pause()
+        status = server.ask(request.method, request.path, request.body, headers=request.headers)[0]
+        assert server.process.poll() is None, f"the server ended: {request.door} {request.kind}"
+        found = server.pause()
+        report.outcomes.append(Outcome(request, found.seconds, found.where, status))
+
+
+def _credentials(door: Door, role: str, sessions: dict[str, str]) -> tuple[tuple[str, str], ...]:
+    if not role:
+        return ()
+    if door.path.startswith("/console"):
+        return (("cookie", sessions[role]),)
+    return (("authorization", f"Bearer {TOKENS[role]}"),)
+
+
+def _hostile(door: Door, sessions: dict[str, str], chance: Random, sizes: Sequence[int]) -> Iterator[Request]:
+    """Yield some requests through a door: by a stranger, and by one of the roles."""
+    for role in ("", chance.choice(ROLES), "admin"):
+        known = _credentials(door, role, sessions)
+        own = (("sec-fetch-site", "same-origin"),) if door.path.startswith("/console") else ()
+
+        def made(
+            kind: str,
+            path: str,
+            headers: Sequence[tuple[str, str]] = (),
+            body: bytes | None = None,
+            role: str = role,
+            before: tuple[tuple[str, str], ...] = (*known, *own),
+        ) -> Request:
+            names = {name for name, _ in headers}
+            kept = tuple(one for one in before if one[0] not in names)
+            return Request(door.label, role, kind, door.method, path, (*kept, *headers), body)
+
+        address = door.address()
+        header, query, odd = (chance.choice([*some]) for some in (hostile.HEADERS, hostile.QUERIES, hostile.PATHS))
+        yield made(f"header: {header}", address, hostile.HEADERS[header](), b"{}" if door.method == "POST" else None)
+        joint = "&" if "?" in address else "?"
+        yield made(f"query: {query}", f"{address}{joint}{hostile.QUERIES[query]()}")
+        yield made(f"path: {odd}", door.address(odd=hostile.PATHS[odd]()))
+        size = chance.choice(sizes if any(part in door.path for part in BIG) else sizes[:3])
+        if door.takes != "nothing":
+            kind, headers, body = _body(door, size, chance)
+            yield made(f"{kind}, {len(body):,} B", address, headers, body)
+
+
+def _body(door: Door, size: int, chance: Random) -> tuple[str, Sequence[tuple[str, str]], bytes]:
+    if door.takes == "form":
+        kind, media_type, body = hostile.form(chance.choice((60_000, size)), chance)
+        return kind, [("content-type", media_type)], body
+    kind, body = hostile.body(door.members, size, chance)
+    if door.takes == "json":
+        return kind, [("content-type", "application/json")], body
+    if door.takes == "rpc":
+        method = chance.choice(RPC)
+        body = body if chance.random() < 0.2 else rpc_body(body[: len(body) // 2 * 2], method)
+        return f"{method[:20]} {kind}", [("content-type", "application/octet-stream")], body
+    if door.takes == "batch":
+        part = b"--cut\r\nContent-Type: application/http\r\n\r\nGET / HTTP/1.1\r\n\r\n"
+        whole = chance.choice([part * (size // len(part)), b"--cut\r\n" * (size // 7), b"--cut\r\n" + body, b"\r\n" * (size // 2)])
+        return f"batch {kind}", [("content-type", "multipart/mixed; boundary=cut")], whole
+    texts = [
+        b"queue:\n" + b"- name: a\n" * (size // 10),
+        b"queue: " + b"[" * size,
+        b"queue: " + b"{a: " * (size // 4),
+        b"a: &a [x]\n" + b"b: *a\n" * (size // 6),
+        b"<queue-entries>" + b"<queue>" * (size // 7),
+        b"? " * (size // 2),
+        b"- " * (size // 2),
+        b"'" * size,
+        body,
+    ]
+    return "a file", [("content-type", chance.choice(["text/plain", "application/json"]))], chance.choice(texts)
+
+
+def _largest() -> Iterator[Request]:
+    """Yield what may be asked for, at its largest."""
+    known = (("authorization", f"Bearer {TOKENS['admin']}"), ("content-type", "application/json"))
+
+    def made(kind: str, verb: str, body: bytes, method: str = "POST") -> Request:
+        return Request(f"{method} {QUEUE}/{verb}", "admin", f"largest: {kind}", method, f"{QUEUE}/{verb}", known, body)
+
+    text = hostile.json_text
+    bomb = "[" * 200 + ",".join(["1"] * 32_000) + "]" * 200
+    yield made("a deep payload", "add", text({"tasks": [{"name": "bomb", "text": bomb}]}))
+    mebibyte = "A" * (4 * MIB // 3 // 4 * 4)
+    yield made("base64", "add", text({"tasks": [{"payload": mebibyte, "tag": "big"}] * 45}))
+    yield made("text", "add", text({"tasks": [{"text": "a\n\"," * (MIB // 8), "tag": "big"}] * 60}))
+    yield made("letters", "add", text({"tasks": [{"text": "é€" * (MIB // 16), "tag": "big"}] * 60}))
+    small = {"text": "x" * 1_000, "headers": {f"h{number}": "y" * 50 for number in range(50)}, "tag": "small"}
+    yield made("1,000 tasks", "add", text({"tasks": [small] * 1_000}))
+    for kind in ("small", "big"):
+        yield made(f"lease {kind}", "lease", text({"count": 1_000, "tags": [kind], "seconds": 0}))
+        more = {"limit": 1_000, "payload_bytes": MIB, "tags": [kind]}
+        yield made(f"peek {kind}", "peek", text(more))
+        yield made(f"search {kind}", "search", text({**more, "contains": "zz", "scan": 10_000}))
+        yield made(f"found {kind}", "search", text({**more, "contains": "A"}))
+    yield made("history", "history", text({"limit": 1_000}))
+    yield made("1,000 names", "peek", text({"names": [f"{number:0500}" for number in range(1_000)]}))
+    yield made("tokens", "renew", text({"tokens": ["1.1"] * 1_000}))
+    yield made("releases", "release", text({"tokens": ["1.1"] * 1_000, "error": "e: " * 600}))
+    then = {"token": "1.1", "then": [small]}
+    yield made("deletions", "exchange", text({"deletions": [then] * 1_000}))
+    yield made("all", "purge", b"{}")
+    yield made("a deep payload", "add", text({"tasks": [{"name": "bomb", "text": bomb}]}))
+
+

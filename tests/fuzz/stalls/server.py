@@ -1,0 +1,135 @@
+"""A server with a supervisor, a token for each role, and a probe in its loop; and requests to it, byte by byte."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from tests.support.servers import read_reply, request
+
+ROLES = ("viewer", "producer", "worker", "operator", "admin")
+TOKENS = {role: f"{role}-0123456789abcdef" for role in ROLES}
+POOL = "pool"
+SETTINGS = """
+store: sqlite:///towline.db
+server: {{listen: "127.0.0.1:{port}", tokens: [{tokens}]}}
+console: {{writes: on}}
+queues: {{work: {{}}}}
+pools:
+  pool: {{queue: work, command: [sleep, "1000"], slo: 60s, workers: {{min: 0, max: 1}}}}
+"""
+REPLY_SECONDS = 20.0
+STREAM_SECONDS = 0.3
+"""An answer that goes on is left after so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The longest pause since the question before, where the loop was then, and the memory of the process."""
+
+    seconds: float
+    where: str
+    resident_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbedServer:
+    """A server in a process of its own."""
+
+    port: int
+    process: subprocess.Popen[bytes]
+    asked: int
+    told: int
+    log: Path
+
+    def pause(self) -> Pause:
+        """Ask the probe; the loop's next tick is waited for, so that a pause that still goes on counts."""
+        time.sleep(0.005)
+        os.write(self.asked, b"?")
+        data = b""
+        while not data.endswith(b"\n"):
+            data += os.read(self.told, 65_536)
+        found = json.loads(data)
+        resident = psutil.Process(self.process.pid).memory_info().rss
+        return Pause(found["pause_seconds"], found["where"], resident)
+
+    def ask(
+        self, method: str, path: str, body: bytes | None = None, *, headers: Sequence[tuple[str, str]] = ()
+    ) -> tuple[int, dict[str, str], bytes]:
+        """Send a request and return status, headers and body; status 0: it was cut, or went on as a stream."""
+        whole = request(method, path, body, headers=headers)
+        with socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_SECONDS) as connection:
+            with suppress(ConnectionError):
+                connection.sendall(whole)
+            if "live" in path or "follow" in path:
+                connection.settimeout(STREAM_SECONDS)
+            try:
+                reply = read_reply(connection)
+            except (TimeoutError, ConnectionError, AssertionError, ValueError, IndexError):
+                return 0, {}, b""
+        return reply.status, reply.headers, reply.body
+
+    def session(self, role: str) -> str:
+        """Log in at the console; returns the cookie."""
+        form = f"token={TOKENS[role]}".encode()
+        kind = ("content-type", "application/x-www-form-urlencoded")
+        _, headers, _ = self.ask("POST", "/console/login", form, headers=[kind, ("sec-fetch-site", "same-origin")])
+        return headers["set-cookie"].partition(";")[0]
+
+
+@contextmanager
+def a_probed_server() -> Iterator[ProbedServer]:
+    """Run `towline up` with a probe."""
+    with tempfile.TemporaryDirectory() as name, socket.socket() as free:
+        folder = Path(name)
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
+        for role, secret in TOKENS.items():
+            (folder / f"{role}.tok").write_text(secret)
+        tokens = ", ".join(f"{{role: {role}, token_file: {role}.tok}}" for role in ROLES)
+        (folder / "towline.yaml").write_text(SETTINGS.format(port=port, tokens=tokens))
+        asked, write_asked = os.pipe()
+        read_told, told = os.pipe()
+        log = folder / "log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.fuzz.stalls.probe", str(asked), str(told), "up", "--log-level", "error"],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+                pass_fds=(asked, told),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+            )
+        os.close(asked)
+        os.close(told)
+        server = ProbedServer(port, process, write_asked, read_told, log)
+        try:
+            _await_start(server)
+            yield server
+        finally:
+            process.terminate()
+            process.wait(30)
+            os.close(write_asked)
+            os.close(read_told)
+
+
+def _await_start(server: ProbedServer) -> None:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        assert server.process.poll() is None, server.log.read_text()
+        with suppress(OSError):
+            if server.ask("GET", "/readyz")[0] == 200:
+                return
+        time.sleep(0.1)
+    raise AssertionError(server.log.read_text())
