@@ -18,6 +18,10 @@ def body_bytes_of(payload_bytes: int) -> int:
     return -(-payload_bytes // 3) * 4 + BESIDE_BYTES
 
 
+ONE_TASK_BYTES: Final = body_bytes_of(MAX_PAYLOAD_BYTES)
+"""Bytes of a body that adds one task of a plain queue."""
+
+
 class BodyLimit:
     """The limit of one server: its option, or what one task of the queue with the largest `max_payload` needs.
 
@@ -35,17 +39,32 @@ class BodyLimit:
         self._read = read
         self._read_at: float | None = None
         self.bytes = option_bytes
+        self._task_bytes = min(option_bytes, ONE_TASK_BYTES)
 
     def learn(self, specs: Iterable[QueueSpec]) -> None:
         """Take up the settings of all queues."""
         self.bytes = self._option_bytes
+        self._task_bytes = min(self._option_bytes, ONE_TASK_BYTES)
         self.learn_one(*specs)
 
     def learn_one(self, *specs: QueueSpec) -> None:
         """Take up settings that were just made. Those of a plain queue need nothing: its batches are to be split."""
         for spec in specs:
             if spec.max_payload_bytes > MAX_PAYLOAD_BYTES:
-                self.bytes = max(self.bytes, body_bytes_of(spec.max_payload_bytes))
+                needed_bytes = body_bytes_of(spec.max_payload_bytes)
+                self.bytes = max(self.bytes, needed_bytes)
+                self._task_bytes = max(self._task_bytes, needed_bytes)
+
+    def of_one_task(self, body_bytes: int | None) -> int:
+        """Return the size of a body with one task, for one of this size; None: that is not known."""
+        if body_bytes is not None and body_bytes <= self._task_bytes:
+            return self._task_bytes
+        now = self._monotonic()
+        if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
+            self._read_at = now
+            if not self._read():
+                return self.bytes  # the settings are being read: whether a queue has larger tasks is not known
+        return self._task_bytes
 
     def check(self, body_bytes: int) -> None:
         """Raise `refusal`, if there is one."""

@@ -7,6 +7,7 @@ import base64
 import binascii
 import math
 import re
+import reprlib
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -21,6 +22,9 @@ _TIMESTAMP = re.compile(
     r"(?:[Zz]|([+-])([0-9]{2}):([0-9]{2}))"
 )
 _DURATION = re.compile(r"(-?)([0-9]{1,12})(?:\.([0-9]{1,9}))?s")
+MAX_SHOWN_CHARACTERS = 80
+"""Characters of a wrong value that an error shows."""
+_BOUNDED = reprlib.Repr()
 MAX_DURATION_MICROSECONDS = 315_576_000_000 * MICROSECONDS
 """10,000 years: protobuf's longest duration, which stands for no limit."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -257,5 +261,11 @@ def _json_one(field: MessageField, value: object, enums: str) -> object:
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    """Return the beginning of a value; of a large one no more than that is looked at."""
+    if isinstance(value, str):
+        text = repr(value[:MAX_SHOWN_CHARACTERS])
+        return text if len(value) <= MAX_SHOWN_CHARACTERS and len(text) <= MAX_SHOWN_CHARACTERS else text[:77] + "..."
+    if isinstance(value, int) and abs(value) >= 1 << 256:
+        return "a number of very many digits"
+    text = _BOUNDED.repr(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[:77] + "..."

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from pydantic_core import from_json
 
+from queue_core.server.bodies.value_count import check_values
 from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
 from queue_core.server.cloudtasks.json_codec import from_text, unknown_name, values_of
@@ -17,6 +18,8 @@ PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"
 PUSH_VERSIONS = ("v2", "v2beta3")
 """Versions of the API that have push queues only."""
+WITH_PAYLOAD = frozenset({"CreateTask", "BufferTask", "BatchCreateTasks"})
+"""Methods whose requests have the payload of a task."""
 _LOCATION = r"projects/[^/]+/locations/[^/]+"
 _QUEUE = rf"{_LOCATION}/queues/[^/:]+"
 _TASK = rf"{_QUEUE}/tasks/[^/:]+"
@@ -122,8 +125,9 @@ def request_of(bound: BoundRoute, query: Sequence[tuple[str, str]], body: bytes)
 
 def json_of_body(body: bytes) -> object:
     """Parse JSON; an empty body is an empty object. Raises `CloudTasksError`."""
-    if not body.strip():
+    if not body or body.isspace():
         return {}
+    check_values(body)
     try:
         return from_json(body, allow_inf_nan=False)
     except ValueError as error:

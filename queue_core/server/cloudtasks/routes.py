@@ -1,5 +1,6 @@
 """Routes of Cloud Tasks v2beta2 over HTTP, with errors in the service's own form."""
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -9,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from queue_core.server.auth import check_role
+from queue_core.server.bodies.value_count import SHORT_BODY_BYTES
 from queue_core.server.cloudtasks import rest
 from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of, invalid
@@ -16,7 +18,8 @@ from queue_core.server.cloudtasks.json_codec import json_of
 from queue_core.server.cloudtasks.masks import partial
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.queues import http_body
-from queue_core.server.http.request_body import read_body
+from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
+from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.state import ServerState
 
 View = Callable[[CloudTasks, Request], Awaitable[Response]]
@@ -57,8 +60,15 @@ async def _call_method(api: CloudTasks, request: Request) -> Response:
     query = request.query_params.multi_items()
     shape = rest.shape_of(query)
     _check_json(request)
-    body = await _body(request, limit=core.options.max_body_bytes)
-    values = await api.run(bound.method, rest.request_of(bound, query, body), caller, request.is_disconnected)
+    limit = MAX_PLAIN_BODY_BYTES
+    if bound.rule.method in rest.WITH_PAYLOAD:
+        limit = core.body_limit.of_one_task(body_length(request.headers.raw))
+    body = await _body(request, limit=limit)
+    if len(body) <= SHORT_BODY_BYTES:
+        given = rest.request_of(bound, query, body)
+    else:
+        given = await asyncio.to_thread(rest.request_of, bound, query, body)
+    values = await api.run(bound.method, given, caller, request.is_disconnected)
     return _shaped(json_of(bound.method.gives, values, enums=shape.enums), shape)
 
 
@@ -69,7 +79,7 @@ async def _upload(api: CloudTasks, request: Request) -> Response:
     method = METHODS["UploadQueueYaml"]
     check_role(caller, method.verb)
     shape = rest.shape_of(request.query_params.multi_items())
-    body = await _body(request, limit=core.options.max_body_bytes)
+    body = await _body(request, limit=MAX_PLAIN_BODY_BYTES)
     kind = request.headers.get("content-type", "")
     data = rest.json_of_body(body) if kind.startswith("application/json") and body.lstrip()[:1] == b"{" else None
     values: Values = {"httpBody": http_body(kind, body, data=data)}

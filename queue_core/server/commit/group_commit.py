@@ -16,6 +16,7 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, Store
 from queue_core.fast_values import value
 from queue_core.log import get_logger
 from queue_core.server import events
+from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
 from queue_core.unit_of_work import UnitOfWork
@@ -30,6 +31,9 @@ INSTANT_SYNC_SECONDS = 0.000_04
 """Syncs that take less (a relaxed store, or memory) are not shared."""
 MAX_COMMITS_PER_SYNC = 4
 """Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
+LARGE_COMMIT_BYTES = 4 << 20
+"""An operation that holds more is committed alone, in a thread: the loop would stand still for some 5 ms a mebibyte.
+Others share a transaction up to this size."""
 MAX_WAIT_ROUNDS = 4
 """Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
 costs. Eight and sixteen gained nothing more."""
@@ -139,6 +143,7 @@ class Entry:
 
     operation: Operation[object]
     done: Done
+    size_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +237,7 @@ class GroupCommitter:
         self._unsynced: list[Committed] = []
         self._unsynced_callers = 0
         self._sync_thread = SyncThread(service, self._synced)
+        self._large = ThreadPool(1, name="towline-large")
         self.failure: StoreError | None = None
 
     @property
@@ -245,11 +251,11 @@ class GroupCommitter:
         done: Done,
         *,
         late: Late | None = None,  # noqa: ARG002 - the protocol's
-        size_bytes: int = 0,  # noqa: ARG002
+        size_bytes: int = 0,
         unit: Unit = "transaction",  # noqa: ARG002
     ) -> None:
-        """See `Committer.submit`; `late`, `size_bytes` and `unit` have no effect here."""
-        self._entries.append(Entry(operation, done))
+        """See `Committer.submit`; `late` and `unit` have no effect here."""
+        self._entries.append(Entry(operation, done, size_bytes))
         self._schedule()
 
     def follow_with(self, follow: Follow) -> None:
@@ -269,13 +275,14 @@ class GroupCommitter:
         deliver(done, outcome)
 
     def close(self) -> None:
-        """Wait for the disk and end its thread."""
+        """Wait for the disk and end its threads."""
+        self._large.close()
         self._sync_thread.close()
 
     # -- committing --------------------------------------------------------------------------------------------------
 
     def _schedule(self) -> None:
-        if not self._is_scheduled:
+        if not self._is_scheduled and not self._large.under_way:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._commit_queued)
 
@@ -286,8 +293,11 @@ class GroupCommitter:
             self._schedule()
             return
         self._rounds = 0
-        entries = self._entries[:MAX_OPERATIONS_PER_COMMIT]
-        del self._entries[:MAX_OPERATIONS_PER_COMMIT]
+        entries = self._take()
+        if entries[0].size_bytes > LARGE_COMMIT_BYTES:
+            self._sync()
+            self._large.submit(partial(self._commit_large, entries[0]), partial(self._committed_large, entries))
+            return
         self._commit(entries)
         if self._entries:
             self._schedule()
@@ -298,6 +308,37 @@ class GroupCommitter:
             # Two rounds of the loop: it reads the sockets after running what was scheduled before.
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._sync_unless_more)
+
+    def _take(self) -> Sequence[Entry]:
+        """Take the entries of the next transaction: the first, and those behind it that are not too large with it."""
+        count = size_bytes = 0
+        for entry in self._entries[:MAX_OPERATIONS_PER_COMMIT]:
+            size_bytes += entry.size_bytes
+            if count and size_bytes > LARGE_COMMIT_BYTES:
+                break
+            count += 1
+        taken = self._entries[:count]
+        del self._entries[:count]
+        return taken
+
+    def _commit_large(self, entry: Entry) -> tuple[Batch[object], StoreError | None]:
+        """Commit one operation and sync it, in a thread; the loop goes on, and its commits wait."""
+        batch = self._service.commit([entry.operation])
+        return batch, sync(self._service, batch)
+
+    def _committed_large(
+        self, entries: Sequence[Entry], outcome: tuple[Batch[object], StoreError | None] | Exception
+    ) -> None:
+        if isinstance(outcome, StoreError):
+            self._fail(entries, outcome)
+        elif isinstance(outcome, Exception):
+            log.error(events.COMMIT_FAILED, exc_info=outcome)
+            deliver(entries[0].done, outcome)
+        else:
+            batch, failure = outcome
+            self._synced([Committed(entries, batch)], failure, self._sync_seconds)
+        if self._entries:
+            self._schedule()
 
     def _outstanding(self) -> int:
         """Return how many expected callers of the next sync are not here yet; negative if more came than expected."""

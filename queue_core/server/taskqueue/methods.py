@@ -25,8 +25,8 @@ from queue_core.server.taskqueue.task_json import (
     lease_json,
     listed_json,
     new_task,
-    parse_task,
     queue_json,
+    read_task,
     stats_json,
     task_json,
 )
@@ -133,7 +133,7 @@ async def get_task(core: ServerState, call: TaskqueueCall) -> Json:
 
 async def insert(core: ServerState, call: TaskqueueCall) -> Json:
     """Add a task. Raises `TaskqueueError` for a name that is taken or still kept after its task was deleted."""
-    body = parse_task(call.body)
+    body = await read_task(call.body)
     new = new_task(body)
     _check_same_queue(body, call.queue)
 
@@ -176,7 +176,7 @@ async def lease(core: ServerState, call: TaskqueueCall) -> Json:
 
 async def update(core: ServerState, call: TaskqueueCall) -> Json:
     """Move the end of a lease; the body names the task, the name in the URL is ignored."""
-    body = parse_task(call.body)
+    body = await read_task(call.body)
     if body.leased_until is None:
         raise TaskqueueError(400, "required", "leaseTimestamp is required.", "leaseTimestamp")
     if body.name is None:
@@ -187,7 +187,7 @@ async def update(core: ServerState, call: TaskqueueCall) -> Json:
 
 async def patch(core: ServerState, call: TaskqueueCall) -> Json:
     """Move the end of a lease; the URL names the task. Without `leaseTimestamp` it may be another worker's lease."""
-    body = parse_task(call.body)
+    body = await read_task(call.body)
     if body.queue is None:
         raise TaskqueueError(400, "required", "queueName is required.", "queueName")
     _check_same_queue(body, call.queue)

@@ -19,7 +19,7 @@ from queue_core.limits import check_queue_name
 from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.auth import VERB_OF_ACCESS, check_role
-from queue_core.server.http.request_body import read_body
+from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery
 from queue_core.server.taskqueue.call import (
@@ -134,9 +134,14 @@ log = get_logger()
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:
     """Return the routes of the API; unknown paths below them get errors of the API."""
+    most = core.options.max_body_bytes
     return [
         Route(PREFIX + "{path:path}", _view(core, partial(answer, core)), methods=_ALL),
-        Route(f"/{discovery.BATCH_PATH}", _view(core, partial(answer_batch, core)), methods=_ALL),
+        Route(
+            f"/{discovery.BATCH_PATH}",
+            _view(core, partial(answer_batch, core), most=core.options.max_body_bytes),
+            methods=_ALL,
+        ),
         Route(discovery.DIRECTORY_PATH, _document_view(core, discovery.directory), methods=_ALL),
         Route(discovery.DOCUMENT_PATH, _document_view(core, discovery.document), methods=_ALL),
     ]
@@ -203,12 +208,15 @@ def _error_response(error: Exception) -> TaskqueueResponse:
 
 
 def _view(
-    core: ServerState, run: Callable[[TaskqueueRequest], Awaitable[TaskqueueResponse]]
+    core: ServerState,
+    run: Callable[[TaskqueueRequest], Awaitable[TaskqueueResponse]],
+    *,
+    most: int | None = None,
 ) -> Callable[[HttpRequest], Awaitable[Response]]:
     async def view(request: HttpRequest) -> Response:
         try:
             core.authorizer.caller(request.headers.raw)  # before any of the body is read
-            limit = core.options.max_body_bytes
+            limit = core.body_limit.of_one_task(body_length(request.headers.raw)) if most is None else most
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
             response = await run(

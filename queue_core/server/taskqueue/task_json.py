@@ -4,6 +4,7 @@ Oddities of the original are kept: instants are microseconds as decimal strings,
 padding may be missing, and a lease has the long name of the queue where all other methods have the short one.
 """
 
+import asyncio
 import binascii
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -13,6 +14,7 @@ from pydantic_core import from_json
 
 from queue_core.clock import NEVER, Instant
 from queue_core.http_api.values import Json
+from queue_core.server.bodies.value_count import SHORT_BODY_BYTES, check_values
 from queue_core.server.taskqueue.responses import TaskqueueError, invalid
 from queue_core.server.taskqueue.selection import Shape
 from queue_core.stats import QueueStats
@@ -62,6 +64,7 @@ def parse_task(body: bytes) -> TaskBody:
 
     Raises `TaskqueueError`.
     """
+    check_values(body)
     try:
         value = from_json(body)
     except ValueError as error:
@@ -77,6 +80,11 @@ def parse_task(body: bytes) -> TaskBody:
         _text(value, "tag"),
         _instant(value, "leaseTimestamp"),
     )
+
+
+async def read_task(body: bytes) -> TaskBody:
+    """Parse a task, a long one in a thread. Raises `TaskqueueError`, and a `Problem` for very many values."""
+    return parse_task(body) if len(body) <= SHORT_BODY_BYTES else await asyncio.to_thread(parse_task, body)
 
 
 def new_task(body: TaskBody) -> NewTask:
