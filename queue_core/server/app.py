@@ -186,7 +186,7 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
-        limit = core.options.max_body_bytes if endpoint.max_body_bytes is None else endpoint.max_body_bytes
+        limit = min(core.options.max_body_bytes, endpoint.max_body_bytes)
         data = await read_body(headers, request.receive, limit=limit)
         body = await read_model(endpoint.takes, data)
     path = {key: str(value) for key, value in request.path_params.items()}

@@ -33,7 +33,7 @@ class Endpoint:
         permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
         handler: None for the verbs of the fast path, and for `extensions.ReadOnlyRoute`.
         operation: the operation's id, where neither handler nor path names it.
-        max_body_bytes: size of a body; None: as large as payloads may be.
+        max_body_bytes: size of a body, where it is no verb of the fast path.
     """
 
     method: str
@@ -45,7 +45,7 @@ class Endpoint:
     answers: Response
     query: tuple[Parameter, ...] = ()
     operation: str = ""
-    max_body_bytes: int | None = MAX_PLAIN_BODY_BYTES
+    max_body_bytes: int = MAX_PLAIN_BODY_BYTES
 
     @property
     def name(self) -> str:
@@ -77,7 +77,7 @@ def _regular(
     handler: Handler,
     takes: type[schemas.RequestBody] | None = None,
     query: tuple[Parameter, ...] = (),
-    max_body_bytes: int | None = MAX_PLAIN_BODY_BYTES,
+    max_body_bytes: int = MAX_PLAIN_BODY_BYTES,
 ) -> Endpoint:
     """Return an endpoint whose response is the return type of its handler."""
     answers = response(get_type_hints(handler)["return"])
@@ -226,7 +226,7 @@ ENDPOINTS = (
         "declare-schedules",
         schedules.declare_schedules,
         schedules.DeclareSchedulesRequest,
-        max_body_bytes=None,
+        max_body_bytes=schedules.MAX_BODY_BYTES,
     ),
     _post("/v1/schedules/add-ticks", "Add the tasks of due ticks.", schedules.add_ticks, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),

@@ -14,13 +14,15 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from queue_core.errors import InvalidRequestError, QueueError
+from queue_core.errors import InvalidRequestError, QueueError, TaskTooLargeError
 from queue_core.fast_values import value
 from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import events, schemas
 from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.bodies.body_limit import BodyLimit
+from queue_core.server.bodies.pieces import has_short_parts, pieces_of
 from queue_core.server.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases import reports
@@ -30,6 +32,7 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, body_too_large, inva
 from queue_core.server.schemas import response
 from queue_core.service import Operation
 from queue_core.store import Unit
+from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
 
@@ -53,6 +56,10 @@ LONG_BODY_BYTES: Final = 1 << 20
 """Bytes of a body that is read in the loop: it stands still for some milliseconds."""
 MAX_PLAIN_BODY_BYTES: Final = 1 << 20
 """Bytes of a body without payloads."""
+MAX_REPORT_BODY_BYTES: Final = 16 << 20
+"""Bytes of a body that reports of leases, with tasks to add or checkpoints."""
+ESCAPED_BYTES: Final = 6
+"""Bytes of JSON that a byte of text may take."""
 
 added_json = response(schemas.AddedTasks).json
 
@@ -134,10 +141,13 @@ class FastVerbs:
 
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
-    def __init__(self, authorizer: Authorizer, committer: Committer, waiting: WaitingLeases) -> None:
+    def __init__(
+        self, authorizer: Authorizer, committer: Committer, waiting: WaitingLeases, body_limit: BodyLimit
+    ) -> None:
         self._authorizer = authorizer
         self._committer = committer
         self._waiting = waiting
+        self._body_limit = body_limit
         self._readers: dict[str, Callable[[FastRequest], Callable[[], LeaseCall | None]]] = {
             "add": self._add,
             "lease": self._lease,
@@ -151,19 +161,28 @@ class FastVerbs:
         """See `FastEndpoint.admit`."""
         self._authorizer.check(headers, verb)
         check_json(headers)
-        if verb == "lease" and body_bytes is not None and body_bytes > MAX_PLAIN_BODY_BYTES:
-            raise body_too_large(MAX_PLAIN_BODY_BYTES)
+        self._check_size(verb, 0 if body_bytes is None else body_bytes)
         return 0
+
+    def _check_size(self, verb: str, body_bytes: int) -> None:
+        """Raise a `Problem` for a body that is longer than its verb needs; the general limit is checked elsewhere."""
+        if body_bytes > MAX_PLAIN_BODY_BYTES and verb != "add":
+            most = MAX_PLAIN_BODY_BYTES
+            if verb != "lease":
+                most = max(MAX_REPORT_BODY_BYTES, self._body_limit.of_one_task(body_bytes))
+            if body_bytes > most:
+                raise body_too_large(most)
 
     def free(self, reserved_bytes: int) -> None:
         """See `FastEndpoint.free`: nothing is reserved here."""
 
     def start(self, request: FastRequest) -> LeaseCall | None:
         """See `FastEndpoint.start`."""
-        if len(request.body) > LONG_BODY_BYTES:
-            self._start_long(request)
-            return None
         try:
+            if len(request.body) > LONG_BODY_BYTES:
+                self._check_size(request.verb, len(request.body))  # it may have come in chunks
+                self._start_long(request)
+                return None
             return self._readers[request.verb](request)()
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
@@ -180,7 +199,13 @@ class FastVerbs:
             except Exception as error:  # noqa: BLE001 - the top of a request
                 request.reply(reply_of(error))
 
-        reader = self._readers[request.verb]
+        most_bytes = ESCAPED_BYTES * self._body_limit.of_one_task(len(request.body))
+
+        def reader(request: FastRequest) -> Callable[[], LeaseCall | None]:
+            if not has_short_parts(request.body, most=most_bytes):
+                raise TaskTooLargeError(f"a value of the body has more than {most_bytes} bytes, which no payload has")
+            return self._readers[request.verb](request)
+
         asyncio.get_running_loop().run_in_executor(None, reader, request).add_done_callback(begin)
 
     def refuse(self, error: Exception) -> Reply:
@@ -193,8 +218,7 @@ class FastVerbs:
 
     def _add(self, request: FastRequest) -> Callable[[], None]:
         queue = request.queue
-        params = parse_body(schemas.AddRequest, request.body)
-        tasks = [task.value() for task in params.tasks]
+        tasks = read_tasks(request.body)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
             return work.add(queue, tasks, call=call)
@@ -209,8 +233,6 @@ class FastVerbs:
         return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: FastRequest) -> Callable[[], LeaseCall]:
-        if len(request.body) > MAX_PLAIN_BODY_BYTES:  # of a body that came in chunks
-            raise body_too_large(MAX_PLAIN_BODY_BYTES)
         params = parse_body(schemas.LeaseBody, request.body)
         return lambda: self._begin(request, params, ())
 
@@ -295,6 +317,20 @@ class FastVerbs:
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         operation = idempotent_operation(request.call, delete)
         return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit=unit)
+
+
+def read_tasks(body: bytes) -> list[NewTask]:
+    """Return the tasks of an add. Raises `InvalidRequestError`, and as `parse_body` does."""
+    tasks: list[NewTask] = []
+    if len(body) <= LONG_BODY_BYTES:
+        return [task.value() for task in parse_body(schemas.AddRequest, body).tasks]
+    check_values(body)
+    for piece in pieces_of(body):
+        try:
+            tasks += [task.value() for task in parse_body(schemas.AddRequest, piece).tasks]
+        except ValidationError as error:
+            raise invalid(error, first_task=len(tasks)) from None
+    return tasks
 
 
 def parse_body(model: type[B], body: bytes) -> B:

@@ -17,6 +17,7 @@ from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
+from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
@@ -156,7 +157,7 @@ async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
 
 async def _in_chunks(core: ServerState, operation: Operation[int]) -> schemas.Count:
     total = 0
-    while count := await core.committer.run(operation):
+    while count := await core.committer.run(operation, size_bytes=MANY_TASKS_BYTES):
         total += count
     return {"count": total}
 
@@ -189,7 +190,9 @@ async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
 
 
 async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
-    count = await core.committer.run(lambda work: work.transaction.delete_queue(call.queue))
+    count = await core.committer.run(
+        lambda work: work.transaction.delete_queue(call.queue), size_bytes=MANY_TASKS_BYTES
+    )
     core.waiting.retry_queue(call.queue)
     log_change(call, "delete queue", tasks=count)
     return {"count": count}

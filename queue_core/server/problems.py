@@ -133,20 +133,25 @@ BRANCHES: Final = frozenset({"FailureIn", "str"})
 """Parts that pydantic puts into the place of a value which may be of two types; they are no members of the body."""
 
 
-def invalid(error: ValidationError) -> Problem:
+def invalid(error: ValidationError, *, first_task: int = 0) -> Problem:
     """Return the problem of a body that does not fit its model: its errors by place, and of a list the first.
 
     An object with very many of them gets none by place: each would take time and memory.
+
+    Args:
+        first_task: the place of its first task, where the body is a piece of another.
     """
     if error.error_count() > MAX_BUILT_ERRORS:
         return refusal(422, "invalid-request", f"{error.error_count()} members of the body are unknown or wrong")
     details = error.errors(include_url=False, include_context=False)
     first = details[0]
+    if first["type"] == "json_invalid" and first_task:
+        return refusal(400, "malformed-json", f"the body is not JSON, behind the task at /tasks/{first_task - 1}")
     if first["type"] == "json_invalid":
         return refusal(400, "malformed-json", first["msg"].replace("Invalid JSON", "the body is not JSON"))
     shown = [
         {
-            "pointer": "/" + "/".join(str(part) for part in one["loc"] if part not in BRANCHES),
+            "pointer": "/" + "/".join(str(part) for part in _place(one["loc"], first_task) if part not in BRANCHES),
             "detail": one["msg"] + _shown_input(one),
         }
         for one in details[:20]
@@ -155,6 +160,13 @@ def invalid(error: ValidationError) -> Problem:
     more = f"; and {len(details) - 3} more" if len(details) > 3 else ""
     plain = refusal(422, "invalid-request", summary + more)
     return Problem(plain.status, plain.detail, plain.type, plain.headers, {"errors": shown})
+
+
+def _place(found: tuple[int | str, ...], first_task: int) -> tuple[int | str, ...]:
+    match found:
+        case ("tasks", int(number), *inner):
+            return "tasks", first_task + number, *inner
+    return found
 
 
 def _shown_input(one: ErrorDetails) -> str:

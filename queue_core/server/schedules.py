@@ -17,6 +17,9 @@ from queue_core.server.handlers import EndpointCall, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState
 
+MAX_BODY_BYTES = 16 << 20
+"""Bytes of a declaration of all schedules."""
+
 
 class ScheduleIn(RequestBody):
     """A schedule as it is declared: `cron`, or `every` so many seconds."""

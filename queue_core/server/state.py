@@ -131,7 +131,7 @@ class ServerState:
         )
         self.body_limit.learn(options.queues)
         self.authorizer = Authorizer(options)
-        self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting)
+        self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting, self.body_limit)
         bus = store.bus() if isinstance(store, Broadcaster) else None
         self.mailboxes = MailboxNetwork(bus, self.service.clock)
         self._mailer = ThreadPool(1, name="towline-mail")

@@ -1,4 +1,7 @@
-"""`python3 -m tests.fuzz --for 10m`: a line a reader, and what any of them stumbled over; 1 if one did."""
+"""`python3 -m tests.fuzz --for 10m`: a line a reader, and what any of them stumbled over; 1 if one did.
+
+With `--stalls`: a line a door and role, with the longest pause of a server's loop; 1 if one is over 50 ms.
+"""
 
 import argparse
 import sys
@@ -6,13 +9,18 @@ import sys
 from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
+from tests.fuzz.stalls.run import line, stalls
+from tests.fuzz.stalls.server import a_probed_server
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python3 -m tests.fuzz", description=__doc__)
     parser.add_argument("--for", dest="seconds", type=parse_seconds, default=60.0, help="such as 60s or 10m")
     parser.add_argument("--seed", type=int, default=1, help="the first batch's; the same seed gives the same inputs")
+    parser.add_argument("--stalls", action="store_true", help="hostile requests to a server, and its longest pauses")
     arguments = parser.parse_args()
+    if arguments.stalls:
+        return show_stalls(arguments.seconds, arguments.seed)
     with readers() as found:
         counts = fuzz(found, seconds=arguments.seconds, first_seed=arguments.seed)
     lines = [f"{'reader':<24}{'inputs':>12}{'right':>12}{'refused':>12}{'slowest':>12}"]
@@ -23,6 +31,19 @@ def main() -> int:
     failures = [count for count in counts if count.failure is not None]
     for count in failures:
         sys.stderr.write(f"\n{count.name}: {count.failure}\n")
+    return 1 if failures else 0
+
+
+def show_stalls(seconds: float, seed: int) -> int:
+    """Send hostile requests for so long, and show the longest pauses."""
+    with a_probed_server() as server:
+        report = stalls(server, seconds=seconds, seed=seed)
+    grown = (report.after_bytes - report.before_bytes) / (1 << 20)
+    lines = [line(one) for one in report.longest()]
+    told = f"{len(report.outcomes):,} requests; memory {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
+    sys.stdout.write("\n".join([*lines, told, ""]))
+    failures = report.failures()
+    sys.stderr.write("".join(f"{one}\n" for one in failures))
     return 1 if failures else 0
 
 

@@ -50,7 +50,7 @@ from queue_core.process.init_process import run_as_init
 from queue_core.server.app import release
 from queue_core.server.extensions import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.server import ServerThread, pass_on_socket
+from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
 
 RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""
@@ -177,6 +177,7 @@ def up(
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
         run = _Run(project, file, flags, api.heartbeat, terminal)
+        keep_what_is_loaded()
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:

@@ -1,5 +1,6 @@
 """A what-if: a pool with another slo or other bounds, over arrivals of the past."""
 
+import asyncio
 import json
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
@@ -73,7 +74,7 @@ async def _arrivals(call: PageCall, settings: Json) -> Arrivals:
     """Return the arrivals that the form names. Raises `ValueError`."""
     text = call.form.get("file", "").strip() or call.form.get("csv", "").strip()
     if text:
-        return read_arrivals(text)
+        return await asyncio.to_thread(read_arrivals, text)
     window = call.form.get("window", "")
     seconds = float(window) if window in dict(WINDOWS) else 3600.0
     since = call.now_seconds - seconds

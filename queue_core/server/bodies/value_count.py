@@ -43,11 +43,11 @@ def _values(body: bytes, most: int) -> int:
         found += _commas(body, at, len(body) if quote < 0 else quote, most - found)
         if quote < 0:
             break
-        at = _end_of_string(body, quote + 1)
+        at = end_of_string(body, quote + 1)
     return found
 
 
-def _end_of_string(body: bytes, at: int) -> int:
+def end_of_string(body: bytes, at: int) -> int:
     """Return the place behind a string's closing quote, or the end of the body."""
     close = body.find(b'"', at)
     if close < 0:

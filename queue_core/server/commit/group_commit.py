@@ -31,9 +31,11 @@ INSTANT_SYNC_SECONDS = 0.000_04
 """Syncs that take less (a relaxed store, or memory) are not shared."""
 MAX_COMMITS_PER_SYNC = 4
 """Commits that share a sync: callers that return meanwhile join it, but must not delay it for ever."""
-LARGE_COMMIT_BYTES = 4 << 20
+LARGE_COMMIT_BYTES = 2 << 20
 """An operation that holds more is committed alone, in a thread: the loop would stand still for some 5 ms a mebibyte.
 Others share a transaction up to this size."""
+MANY_TASKS_BYTES = LARGE_COMMIT_BYTES + 1
+"""What an operation over any number of tasks is taken to hold: their payloads are read, or their room is freed."""
 MAX_WAIT_ROUNDS = 4
 """Rounds of the loop that a commit waits for expected callers: about 25 us, less than a transaction of their own
 costs. Eight and sixteen gained nothing more."""
@@ -94,8 +96,8 @@ class Committer(Protocol):
     def follow_with(self, follow: Follow) -> None:
         """Call `follow` for the followers of each transaction, where commits run in the loop."""
 
-    async def run(self, operation: Operation[T]) -> T:
-        """Run `operation` in one of the next transactions; raises its error."""
+    async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
+        """Run `operation` in one of the next transactions; raises its error. `size_bytes`: see `submit`."""
 
     def read(self, operation: Operation[object], done: Done) -> None:
         """Run a short operation that only reads, from a snapshot; `done` is called in the loop, perhaps at once."""
@@ -104,7 +106,7 @@ class Committer(Protocol):
         """Wait for the commits under way, within bounds, and end the threads."""
 
 
-async def run_operation(committer: Committer, operation: Operation[T]) -> T:
+async def run_operation(committer: Committer, operation: Operation[T], *, size_bytes: int = 0) -> T:
     """See `Committer.run`."""
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -116,7 +118,7 @@ async def run_operation(committer: Committer, operation: Operation[T]) -> T:
         else:
             outcome.set_result(result)  # type: ignore[arg-type]
 
-    committer.submit(operation, done)
+    committer.submit(operation, done, size_bytes=size_bytes)
     return await outcome
 
 
@@ -243,7 +245,7 @@ class GroupCommitter:
     @property
     def is_syncing(self) -> bool:
         """See `Committer.is_syncing`."""
-        return bool(self._unsynced) or self._sync_thread.is_busy
+        return bool(self._unsynced) or self._sync_thread.is_busy or self._large.under_way > 0
 
     def submit(
         self,
@@ -262,9 +264,9 @@ class GroupCommitter:
         """See `Committer.follow_with`."""
         self._follow = follow
 
-    async def run(self, operation: Operation[T]) -> T:
+    async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
         """See `Committer.run`."""
-        return await run_operation(self, operation)
+        return await run_operation(self, operation, size_bytes=size_bytes)
 
     def read(self, operation: Operation[object], done: Done) -> None:
         """See `Committer.read`."""
@@ -288,6 +290,8 @@ class GroupCommitter:
 
     def _commit_queued(self) -> None:
         self._is_scheduled = False
+        if self._large.under_way:
+            return  # its end schedules the next
         if self._rounds < MAX_WAIT_ROUNDS and self._outstanding() > 0:
             self._rounds += 1
             self._schedule()

@@ -125,9 +125,9 @@ class ThreadedCommitter:
     def follow_with(self, follow: Follow) -> None:
         """See `Committer.follow_with`: commits run in threads here, without followers."""
 
-    async def run(self, operation: Operation[T]) -> T:
+    async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
         """See `Committer.run`."""
-        return await run_operation(self, operation)
+        return await run_operation(self, operation, size_bytes=size_bytes)
 
     def read(self, operation: Operation[object], done: Done) -> None:
         """See `Committer.read`."""

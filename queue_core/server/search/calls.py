@@ -27,6 +27,7 @@ from queue_core.search.criteria import (
 )
 from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
 from queue_core.server import events
+from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
@@ -143,7 +144,7 @@ async def _change(
     changed = 0
     if not params.dry_run:
         for step in chunk_changes(call.queue, action, wanted, scan.found, to=to):
-            changed += await core.committer.run(step)
+            changed += await core.committer.run(step, size_bytes=MANY_TASKS_BYTES)
         if changed:
             log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
     return MatchedBatch(len(scan.found), changed, scan.next_after, scan.scanned, total)

@@ -134,7 +134,6 @@ log = get_logger()
 
 def routes(core: ServerState) -> Sequence[BaseRoute]:
     """Return the routes of the API; unknown paths below them get errors of the API."""
-    most = core.options.max_body_bytes
     return [
         Route(PREFIX + "{path:path}", _view(core, partial(answer, core)), methods=_ALL),
         Route(

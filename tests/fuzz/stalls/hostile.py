@@ -107,6 +107,7 @@ PATHS: Mapping[str, Callable[[], str]] = {
 def form(size: int, chance: Random) -> tuple[str, str, bytes]:
     """A form: what it is, its media type, and its body."""
     part = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n'
+    csv = part.replace(b'"a"', b'"csv"').removesuffix(b"x\r\n") + b"arrival_s,service_s"
     plain, parts = "application/x-www-form-urlencoded", "multipart/form-data; boundary=b"
     forms = [
         ("fields", plain, b"a=1&" * (size // 4)),
@@ -118,9 +119,9 @@ def form(size: int, chance: Random) -> tuple[str, str, bytes]:
         ("nearly ends", parts, part.removesuffix(b"x\r\n") + b"\r\n--a" * (size // 5) + b"\r\n--b--\r\n"),
         ("headers", parts, b"--b\r\n" + b"a: b\r\n" * (size // 6)),
         ("a header", parts, b"--b\r\nContent-Disposition: " + b'form-data; name="' * (size // 17)),
-        ("csv", parts, b'--b\r\nContent-Disposition: form-data; name="csv"\r\n\r\narrival_s,service_s\r\n' + b"1,1\n" * (size // 4) + b"\r\n--b--\r\n"),
-        ("wide csv", parts, b'--b\r\nContent-Disposition: form-data; name="csv"\r\n\r\narrival_s,service_s' + b",a" * (size // 2) + b"\r\n--b--\r\n"),
-    ]  # fmt: skip
+        ("csv", parts, csv + b"\r\n" + b"1,1\n" * (size // 4) + b"\r\n--b--\r\n"),
+        ("wide csv", parts, csv + b",a" * (size // 2) + b"\r\n--b--\r\n"),
+    ]
     return chance.choice(forms)
 
 

@@ -71,7 +71,8 @@ class Report:
 def line(one: Outcome) -> str:
     """Return an outcome as a line of the table."""
     request = one.request
-    told = f"{one.pause_seconds * 1000:7.1f} ms  {one.status:3}  {request.role or 'nobody':9}{request.door}  {request.kind}"
+    pause, role = f"{one.pause_seconds * 1000:7.1f} ms", request.role or "nobody"
+    told = f"{pause}  {one.status:3}  {role:9}{request.door}  {request.kind}"
     return f"{told}  {one.where}" if one.where else told
 
 
@@ -166,7 +167,9 @@ def _body(door: Door, size: int, chance: Random) -> tuple[str, Sequence[tuple[st
         return f"{method[:20]} {kind}", [("content-type", "application/octet-stream")], body
     if door.takes == "batch":
         part = b"--cut\r\nContent-Type: application/http\r\n\r\nGET / HTTP/1.1\r\n\r\n"
-        whole = chance.choice([part * (size // len(part)), b"--cut\r\n" * (size // 7), b"--cut\r\n" + body, b"\r\n" * (size // 2)])
+        whole = chance.choice(
+            [part * (size // len(part)), b"--cut\r\n" * (size // 7), b"--cut\r\n" + body, b"\r\n" * (size // 2)]
+        )
         return f"batch {kind}", [("content-type", "multipart/mixed; boundary=cut")], whole
     texts = [
         b"queue:\n" + b"- name: a\n" * (size // 10),
@@ -194,7 +197,7 @@ def _largest() -> Iterator[Request]:
     yield made("a deep payload", "add", text({"tasks": [{"name": "bomb", "text": bomb}]}))
     mebibyte = "A" * (4 * MIB // 3 // 4 * 4)
     yield made("base64", "add", text({"tasks": [{"payload": mebibyte, "tag": "big"}] * 45}))
-    yield made("text", "add", text({"tasks": [{"text": "a\n\"," * (MIB // 8), "tag": "big"}] * 60}))
+    yield made("text", "add", text({"tasks": [{"text": 'a\n",' * (MIB // 8), "tag": "big"}] * 60}))
     yield made("letters", "add", text({"tasks": [{"text": "é€" * (MIB // 16), "tag": "big"}] * 60}))
     small = {"text": "x" * 1_000, "headers": {f"h{number}": "y" * 50 for number in range(50)}, "tag": "small"}
     yield made("1,000 tasks", "add", text({"tasks": [small] * 1_000}))
@@ -212,5 +215,3 @@ def _largest() -> Iterator[Request]:
     yield made("deletions", "exchange", text({"deletions": [then] * 1_000}))
     yield made("all", "purge", b"{}")
     yield made("a deep payload", "add", text({"tasks": [{"name": "bomb", "text": bomb}]}))
-
-
