@@ -1,12 +1,14 @@
 """Group commit in a loop: shared transactions, one sync, failures that take nobody else with them."""
 
 import asyncio
+import threading
 
 import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
 from queue_core.server.commit.group_commit import (
+    LARGE_COMMIT_BYTES,
     MAX_OPERATIONS_PER_COMMIT,
     MAX_WAIT_ROUNDS,
     SLOW_SYNC_SECONDS,
@@ -91,6 +93,55 @@ def test_a_stream_of_callers_does_not_put_a_sync_off_for_ever() -> None:
             await asyncio.sleep(0)
             assert len(calls) < 100
         await asyncio.gather(*calls)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sync_seconds", [0.0, 100 * SLOW_SYNC_SECONDS], ids=["fast disk", "slow disk"])
+def test_a_large_operation_is_committed_alone_in_a_thread_and_later_ones_behind_it(sync_seconds: float) -> None:
+    async def main() -> None:
+        committer, _ = _committer(sync_seconds=sync_seconds)
+        threads: list[bool] = []
+
+        def add(turn: UnitOfWork) -> str:
+            threads.append(threading.current_thread() is threading.main_thread())
+            return _add(turn)
+
+        large = LARGE_COMMIT_BYTES + 1
+        calls = [committer.run(add), committer.run(add, size_bytes=large), committer.run(add)]
+        names = await asyncio.gather(*calls, committer.run(add, size_bytes=large), committer.run(add))
+        assert names == ["_1", "_2", "_3", "_4", "_5"]
+        assert threads == [True, False, True, False, True]
+        committer.close()
+
+    asyncio.run(main())
+
+
+def test_operations_share_a_transaction_up_to_a_size() -> None:
+    async def main() -> None:
+        committer, store = _committer()
+        calls = [committer.run(_add, size_bytes=LARGE_COMMIT_BYTES // 2) for _ in range(4)]
+        await asyncio.gather(*calls)
+        assert store.transactions == 2
+
+    asyncio.run(main())
+
+
+def test_a_large_operation_that_fails_takes_nobody_with_it() -> None:
+    async def main() -> None:
+        committer, _ = _committer()
+
+        def unknown(turn: UnitOfWork) -> object:
+            return turn.add("nowhere", [NewTask(b"x")])
+
+        def broken(_turn: UnitOfWork) -> object:
+            raise ZeroDivisionError
+
+        large = LARGE_COMMIT_BYTES + 1
+        calls = [committer.run(unknown, size_bytes=large), committer.run(broken, size_bytes=large)]
+        outcomes = await asyncio.gather(*calls, committer.run(_add), return_exceptions=True)
+        assert [type(one) for one in outcomes] == [UnknownQueueError, ZeroDivisionError, str]
+        committer.close()
 
     asyncio.run(main())
 
