@@ -53,7 +53,7 @@ def call_of(payload: bytes) -> TaskCall:
     """Parse what `TaskCall.payload` wrote. Raises `NotATaskError`."""
     try:
         content = json.loads(payload)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise NotATaskError("its payload is not JSON: was it added by Django's `enqueue`?") from None
     if not isinstance(content, dict) or not isinstance(content.get("task"), str):
         raise NotATaskError("its payload names no task: was it added by Django's `enqueue`?")

@@ -221,6 +221,6 @@ def _mapping(raw: bytes | str) -> Mapping[str, object]:
 def _json(raw: bytes | str) -> object:
     try:
         found: object = json.loads(raw)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found

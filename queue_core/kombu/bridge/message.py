@@ -89,7 +89,7 @@ def from_list(queue: str, raw: bytes) -> BridgedMessage:
         message = json.loads(raw)
         properties = message["properties"]
         key = str(properties.get("delivery_tag") or "") or content_key(message)
-    except (ValueError, TypeError, KeyError, AttributeError):
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         beginning = raw[:40].decode(errors="backslashreplace")
         return BridgedMessage(queue, {}, "", f"it is no message of kombu's: {beginning!r}", raw)
     return BridgedMessage(queue, _with_text(message), key, handle=raw)

@@ -234,7 +234,9 @@ def test_a_module_that_belongs_to_no_app_is_not_even_imported() -> None:
     assert "antigravity" not in sys.modules
 
 
-@pytest.mark.parametrize("payload", [b"", b"\xff", b"[]", b"{}", b'{"task": 1}', b'{"task": "a.b", "args": {}}'])
+@pytest.mark.parametrize(
+    "payload", [b"", b"\xff", b"[]", b"{}", b'{"task": 1}', b'{"task": "a.b", "args": {}}', b"[" * 50_000]
+)
 def test_a_payload_of_another_kind_is_dead_at_once(queues: MemoryQueues, payload: bytes) -> None:
     queues.put_queue(QueueSpec("default"))
     queues.queue("default").add(payload)

@@ -159,7 +159,7 @@ def test_a_body_that_is_compressed_stays_so() -> None:
     assert payload(from_list("celery", json.dumps(message).encode()))["body"] == message["body"]
 
 
-@pytest.mark.parametrize("raw", [b"not json", b"[]", b'{"body": 1}', b'{"properties": 3}', b"\xff\xfe"])
+@pytest.mark.parametrize("raw", [b"not json", b"[]", b'{"body": 1}', b'{"properties": 3}', b"\xff\xfe", b"[" * 50_000])
 def test_what_is_no_message_has_a_flaw(raw: bytes) -> None:
     found = from_list("celery", raw)
     assert found.flaw.startswith("it is no message of kombu's")

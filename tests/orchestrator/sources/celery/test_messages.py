@@ -38,6 +38,7 @@ ETA = 1_795_680_000.0
         (json.dumps([1]), None),
         (b"\xff\xfe", None),
         ("", None),
+        ("[" * 50_000, None),
     ],
 )
 def test_the_headers_of_a_message(raw: str | bytes, head: MessageHead | None) -> None:
