@@ -1,6 +1,6 @@
 """A long body of tasks in pieces, each a body of its own: none takes the interpreter for long. Pure.
 
-A parser of JSON holds the interpreter's lock until it is done: 60 MiB of letters that are no ASCII take it 0.1 s (ADR 41).
+A parser of JSON holds the lock of the interpreter until it is done: 60 MiB of letters beyond ASCII take 0.1 s (ADR 41).
 """
 
 import re

@@ -1,6 +1,6 @@
 """The number of values in a JSON body, found without parsing it, so that a hostile one is never parsed. Pure.
 
-Each value that is parsed, and each that is refused, takes time and memory which no caller may ask for without bound (ADR 41).
+Each value that is parsed or refused takes time and memory, which no caller may ask for without bound (ADR 41).
 """
 
 import re

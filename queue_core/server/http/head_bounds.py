@@ -1,6 +1,6 @@
 """The bounds of a head beside its size: what is parsed of a request before its caller is known takes little time. Pure.
 
-A Cookie, a query, a path and a Content-Type are read by libraries, some of which are slow with texts made for that (ADR 41).
+A Cookie, a query, a path and a Content-Type are read by libraries; some are slow with texts made for that (ADR 41).
 """
 
 from typing import Final
