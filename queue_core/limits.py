@@ -180,6 +180,14 @@ def check_wait_seconds(seconds: float) -> None:
         )
 
 
+def check_lifetime_seconds(what: str, seconds: float) -> None:
+    """Raise `InvalidRequestError` unless 0 <= `seconds` <= 10 years."""
+    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= FARTHEST_ETA_SECONDS:
+        raise InvalidRequestError(
+            f"{what} must be a number in [0, {FARTHEST_ETA_SECONDS:.0f}] s (10 years): {seconds!r}"
+        )
+
+
 def check_lease_count(count: int) -> None:
     """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
     _check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)

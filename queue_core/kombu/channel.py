@@ -34,7 +34,7 @@ from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.log import get_logger
 from queue_core.mailboxes.exchanges import Binding, matches
-from queue_core.mailboxes.mailboxes import Popped
+from queue_core.mailboxes.mailbox import Popped
 from queue_core.mailboxes.news import Posted
 from queue_core.task import Lease
 

@@ -15,7 +15,7 @@ from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.caller import HttpCaller
 from queue_core.http_api.values import Json
 from queue_core.mailboxes.exchanges import Binding
-from queue_core.mailboxes.mailboxes import Popped
+from queue_core.mailboxes.mailbox import Popped
 from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.mailboxes.news import Posted
 from queue_core.process import forking
@@ -328,7 +328,7 @@ class OwnMailboxes:
             is_any = self._boxes.is_any(self._namespace, queues, now=self._clock.now())
             return is_any or arrived.wait(wait_seconds)
         finally:
-            self._boxes.unwatch(arrived.set)
+            self._boxes.unwatch(arrived.set, now=self._clock.now())
 
 
 def _members(binding: Binding) -> Json:

@@ -5,59 +5,17 @@ would be a sync of the disk every other second. Processes of one store tell each
 verbs leave such news to be sent, and `receive` takes those of others. Thread-safe; time is an argument.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from itertools import islice
+from collections.abc import Iterable, Sequence
 from threading import Lock
 
-from queue_core.clock import NEVER, Instant, after
-from queue_core.errors import InvalidRequestError
+from queue_core.clock import NEVER, Instant
 from queue_core.mailboxes.exchanges import Binding, Exchanges
 from queue_core.mailboxes.homes import Homes, Key
+from queue_core.mailboxes.mailbox import Letter, Popped
 from queue_core.mailboxes.news import EVERYBODY, Announcement, Clearing, Echo, Mail, News, Posted, Removal
+from queue_core.mailboxes.table import BoxTable, Wake, check_copies, check_ttl
 
-MAX_MESSAGES = 10_000
-"""Messages of one mailbox; the oldest go first."""
-MAX_MAILBOXES = 20_000
-"""Mailboxes of all namespaces."""
-MAX_BYTES = 64 << 20
-"""Characters of all messages; the oldest of the fullest mailbox go first."""
 MAX_PRIORITY = 9
-UNUSED_SECONDS = 600.0
-"""Time after which a mailbox that nobody reads is dropped, where its declaration says no other."""
-
-Wake = Callable[[], None]
-
-
-@dataclass(slots=True)
-class Letter:
-    """A message in a mailbox: its text, the instant it was put there, and the instant it is dropped."""
-
-    at: Instant
-    text: str
-    expires_at: Instant | None = None
-    priority: int = 0
-
-
-@dataclass(slots=True)
-class Mailbox:
-    """One queue of messages. `expires_seconds`: how long it lives unread; `ttl_seconds`: how long its messages do."""
-
-    expires_seconds: float
-    ttl_seconds: float | None
-    used_at: Instant
-    declared_at: Instant
-    letters: deque[Letter] = field(default_factory=deque)
-
-
-@dataclass(frozen=True, slots=True)
-class Popped:
-    """A message that was taken out of a mailbox."""
-
-    queue: str
-    at: Instant
-    text: str
 
 
 class Mailboxes:
@@ -70,10 +28,11 @@ class Mailboxes:
         """Args:
         node: the name of this process among those of its store; "": it has none, and is alone.
         """
-        self._boxes: dict[Key, Mailbox] = {}
-        self._exchanges = Exchanges()
-        self._watchers: dict[Wake, frozenset[Key]] = {}
-        self._size = 0
+        self._begin(node)
+
+    def _begin(self, node: str) -> None:
+        self._boxes = BoxTable()
+        self._exchanges = Exchanges(self._boxes.names)
         self._node = node
         self._homes = Homes()
         self._peers: set[str] = set()
@@ -82,15 +41,13 @@ class Mailboxes:
 
     def renew_after_fork(self, node: str) -> None:
         """Begin anew, as `node`, in the child of a fork: the mailboxes are the parent's, and so is the lock."""
-        table, self._exchanges = self._exchanges, Exchanges()
+        table = self._exchanges
+        self._begin(node)
         for space, exchange, kind in table.kinds():
             self._exchanges.declare(space, exchange, kind)
         for space, exchange, binding in table.all_bindings():
             if binding.is_task_queue:
                 self._exchanges.bind(space, exchange, binding)
-        self._boxes, self._watchers, self._size = {}, {}, 0
-        self._node, self._homes, self._peers, self._outgoing = node, Homes(), set(), []
-        self._lock = Lock()
 
     # -- mailboxes, exchanges and bindings --------------------------------------------------------------------------
 
@@ -99,29 +56,27 @@ class Mailboxes:
     ) -> None:
         """Create a mailbox unless there is one, and have its messages come here.
 
-        Raises `InvalidRequestError` beyond the limit.
+        Raises `InvalidRequestError` beyond the limits.
         """
         key = (space, queue)
         with self._lock:
             self._expire(now)
-            if key not in self._boxes:
-                if len(self._boxes) >= MAX_MAILBOXES:
-                    raise InvalidRequestError(f"there are {MAX_MAILBOXES} mailboxes, which is the limit: close some")
-                lifetime = UNUSED_SECONDS if expires_seconds is None else expires_seconds
-                self._boxes[key] = Mailbox(lifetime, ttl_seconds, now, now)
-            box, elsewhere = self._boxes[key], self._homes.newest(key)
+            box = self._boxes.declare(key, expires_seconds=expires_seconds, ttl_seconds=ttl_seconds, now=now)
+            elsewhere = self._homes.newest(key)
             box.declared_at = now if elsewhere is None else max(now, Instant(elsewhere[0] + 1))
             self._spread(Announcement(boxes=((key, box.declared_at),)))
 
     def declare_exchange(self, space: str, exchange: str, kind: str) -> None:
-        """Record the type of an exchange, unless it has one."""
+        """Record the type of an exchange, unless it has one. Raises `InvalidRequestError` beyond the limit."""
         with self._lock:
+            self._exchanges.check_exchange(space, exchange)
             if self._exchanges.declare(space, exchange, kind):
                 self._spread(Announcement(kinds=((space, exchange, kind),)))
 
     def bind(self, space: str, exchange: str, binding: Binding) -> None:
-        """Have an exchange deliver to a queue."""
+        """Have an exchange deliver to a queue. Raises `InvalidRequestError` beyond the limits."""
         with self._lock:
+            self._exchanges.check_binding(space, exchange, binding)
             self._exchanges.bind(space, exchange, binding)
             # Also a known one: the end of the queue that it was known of may be on its way.
             self._spread(Announcement(bindings=((space, exchange, binding),)))
@@ -152,25 +107,23 @@ class Mailboxes:
         """Return the number of messages here, 0 where another process has the mailbox; None: there is none."""
         with self._lock:
             self._expire(now)
-            box = self._boxes.get((space, queue))
-            if box is None:
-                return None if self._homes.newest((space, queue)) is None else 0
-            self._drop_expired(box, now)
-            return len(box.letters)
+            if (space, queue) not in self._boxes and self._homes.newest((space, queue)) is None:
+                return None
+            return self._boxes.count((space, queue), now)
 
     def purge(self, space: str, queue: str) -> int:
         """Drop all messages; return how many were here."""
         with self._lock:
             if self._homes.newest((space, queue)) is not None:
                 self._spread(Clearing(space, queue))
-            box = self._boxes.get((space, queue))
-            return 0 if box is None else self._empty(box)
+            return self._boxes.clear((space, queue))
 
     # -- messages ---------------------------------------------------------------------------------------------------
 
     def put(self, space: str, queue: str, posted: Posted, *, now: Instant) -> bool:
         """Put a message into a mailbox; False where there is none."""
         wakes: dict[Wake, None] = {}
+        check_ttl(posted.ttl_seconds)
         with self._lock:
             self._expire(now)
             is_found = self._route(space, [queue], posted, now, wakes)
@@ -180,11 +133,14 @@ class Mailboxes:
     def publish(self, space: str, exchange: str, routing_key: str, posted: Posted, *, now: Instant) -> list[str]:
         """Put a message into the mailboxes that an exchange delivers it to; return the task queues it is for, too."""
         wakes: dict[Wake, None] = {}
+        check_ttl(posted.ttl_seconds)
         with self._lock:
             self._expire(now)
+            self._exchanges.check_routing_key(space, exchange, routing_key)
             matching = self._exchanges.matching(space, exchange, routing_key)
             task_queues = list(dict.fromkeys(one.queue for one in matching if one.is_task_queue))
             mailboxes = list(dict.fromkeys(one.queue for one in matching if not one.is_task_queue))
+            check_copies(posted, len(mailboxes))
             self._route(space, mailboxes, posted, now, wakes)
         _call(wakes)
         return task_queues
@@ -195,20 +151,11 @@ class Mailboxes:
             return self._exchanges.is_doubtful(space, exchange, routing_key)
 
     def pop(self, space: str, queues: Sequence[str], count: int, *, now: Instant) -> list[Popped]:
-        """Take up to `count` messages, oldest first."""
-        found: list[tuple[Letter, str]] = []
+        """Take up to `count` messages, those of higher priority first, and oldest first; a few MiB at most."""
+        keys = [(space, queue) for queue in queues]
         with self._lock:
-            self._expire(now, reading=[(space, queue) for queue in queues])
-            for queue in queues:
-                box = self._boxes.get((space, queue))
-                if box is not None:
-                    self._drop_expired(box, now)
-                    found += [(letter, queue) for letter in islice(box.letters, count)]
-            found = sorted(found, key=lambda one: (-one[0].priority, one[0].at))[:count]
-            for letter, queue in found:
-                self._boxes[space, queue].letters.popleft()
-                self._size -= len(letter.text)
-        return [Popped(queue, letter.at, letter.text) for letter, queue in found]
+            self._expire(now, reading=keys)
+            return self._boxes.pop(keys, count, now)
 
     def is_any(self, space: str, queues: Sequence[str], *, now: Instant) -> bool:
         """Return whether one of these mailboxes has a message."""
@@ -223,25 +170,27 @@ class Mailboxes:
         Their consumer declares them again, as their messages do not come here.
         """
         with self._lock:
-            gone = [queue for queue in queues if (space, queue) not in self._boxes]
             if not moved:
-                return gone
-            return [queue for queue in queues if queue in gone or self._home_of((space, queue)) != self._node]
+                return [queue for queue in queues if (space, queue) not in self._boxes]
+            return [queue for queue in queues if self._home_of((space, queue)) != self._node]
 
     def watch(self, space: str, queues: Sequence[str], wake: Wake) -> None:
-        """Have `wake` called whenever a message arrives in one of these, from the thread that puts it there."""
-        with self._lock:
-            self._watchers[wake] = frozenset((space, queue) for queue in queues)
+        """Have `wake` called whenever a message arrives in one of these, from the thread that puts it there.
 
-    def unwatch(self, wake: Wake) -> None:
-        """End what `watch` began."""
+        Raises `InvalidRequestError` beyond the limit.
+        """
         with self._lock:
-            self._watchers.pop(wake, None)
+            self._boxes.watch([(space, queue) for queue in queues], wake)
+
+    def unwatch(self, wake: Wake, *, now: Instant) -> None:
+        """End what `watch` began. The mailboxes were in use until now."""
+        with self._lock:
+            self._boxes.unwatch(wake, now=now)
 
     def wake_all(self) -> None:
         """Call every watcher."""
         with self._lock:
-            watchers = list(self._watchers)
+            watchers = self._boxes.all_watchers()
         _call(watchers)
 
     # -- other processes --------------------------------------------------------------------------------------------
@@ -259,7 +208,7 @@ class Mailboxes:
     @property
     def is_used(self) -> bool:
         """Return whether there is a mailbox here."""
-        return bool(self._boxes)
+        return len(self._boxes) > 0
 
     def announce(self) -> None:
         """Tell the other processes of all that there is here, and ask them to do the same."""
@@ -335,9 +284,8 @@ class Mailboxes:
             self._homes.note(sender, key, at)
             box = self._boxes.get(key)
             if box is not None and box.letters and self._home_of(key) != self._node:
-                self._drop_expired(box, now)
-                letters = list(box.letters)
-                self._empty(box)
+                letters = box.letters if self._boxes.count(key, now) else []
+                self._boxes.clear(key)
                 for letter in letters:
                     self._route(key[0], [key[1]], _posted_again(letter, now), now, {})
         if announced.is_whole:
@@ -365,8 +313,8 @@ class Mailboxes:
         key = (clearing.space, clearing.queue)
         if clearing.deleted_until is not None:
             self._delete(key, clearing.deleted_until)
-        elif key in self._boxes:
-            self._empty(self._boxes[key])
+        else:
+            self._boxes.clear(key)
 
     def _delete(self, key: Key, until: Instant) -> bool:
         """Drop a queue as it was declared up to an instant; return whether that ended a binding."""
@@ -406,37 +354,19 @@ class Mailboxes:
             home = self._home_of((space, queue))
             is_found = is_found or home is not None
             if home == self._node:
-                self._put((space, queue), posted, now)
-                wakes |= {wake: None for wake, wanted in self._watchers.items() if (space, queue) in wanted}
+                self._boxes.put((space, queue), posted, now)
+                wakes |= dict.fromkeys(self._boxes.watchers((space, queue)))
             elif home is not None:
                 elsewhere.setdefault(home, []).append(queue)
         if elsewhere:
             recipient = next(iter(elsewhere)) if len(elsewhere) == 1 else EVERYBODY
             self._outgoing.append((recipient, Mail(space, elsewhere, posted)))
+        self._boxes.make_room(space)
         return is_found
-
-    def _put(self, key: Key, posted: Posted, now: Instant) -> None:
-        box = self._boxes[key]
-        lifetimes = [seconds for seconds in (posted.ttl_seconds, box.ttl_seconds) if seconds is not None]
-        letter = Letter(now, posted.text, after(now, min(lifetimes)) if lifetimes else None, posted.priority)
-        place = len(box.letters)
-        while place and box.letters[place - 1].priority < letter.priority:
-            place -= 1
-        box.letters.insert(place, letter)
-        self._size += len(letter.text)
-        if len(box.letters) > MAX_MESSAGES:
-            self._size -= len(box.letters.popleft().text)
-        while self._size > MAX_BYTES:
-            fullest = max(self._boxes.values(), key=lambda one: len(one.letters))
-            self._size -= len(fullest.letters.popleft().text)
 
     def _expire(self, now: Instant, *, reading: Sequence[Key] = ()) -> None:
         """Drop mailboxes that nobody reads. A reader that waits keeps its own."""
-        in_use = {*reading, *[key for wanted in self._watchers.values() for key in wanted]}
-        for key in in_use:
-            if key in self._boxes:
-                self._boxes[key].used_at = now
-        over = [key for key, box in self._boxes.items() if now > after(box.used_at, box.expires_seconds)]
+        over = self._boxes.expired(now, reading=reading)
         for key in over:
             self._drop(key)
         if over:
@@ -446,20 +376,7 @@ class Mailboxes:
         """Drop a mailbox here, and its bindings unless another process has it as well."""
         if self._homes.newest(key) is None:
             self._exchanges.drop_queue(*key)
-        self._empty(self._boxes.pop(key))
-
-    def _empty(self, box: Mailbox) -> int:
-        count = len(box.letters)
-        self._size -= sum(len(letter.text) for letter in box.letters)
-        box.letters.clear()
-        return count
-
-    def _drop_expired(self, box: Mailbox, now: Instant) -> None:
-        live = [letter for letter in box.letters if letter.expires_at is None or letter.expires_at > now]
-        if len(live) < len(box.letters):
-            self._empty(box)
-            box.letters.extend(live)
-            self._size += sum(len(letter.text) for letter in live)
+        self._boxes.drop(key)
 
 
 def _posted_again(letter: Letter, now: Instant) -> Posted:

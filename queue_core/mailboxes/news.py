@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from queue_core.clock import Instant
+from queue_core.limits import FARTHEST_ETA_SECONDS
 from queue_core.mailboxes.exchanges import Binding
 from queue_core.mailboxes.homes import Key
 
@@ -142,6 +143,8 @@ def _as_news(cells: Mapping[str, object]) -> News:
             queues = {str(node): [str(queue) for queue in of] for node, of in _pairs(given["queues"])}
             ((text, ttl_seconds, priority),) = _lists([given["posted"]])
             seconds = None if ttl_seconds is None else float(ttl_seconds)
+            if seconds is not None and not seconds <= FARTHEST_ETA_SECONDS:
+                raise ValueError(f"no news of mailboxes: a message that waits {seconds} s")
             return Mail(str(given["space"]), queues, Posted(str(text), seconds, int(priority)))
         case "clearing":
             until = given["until"]

@@ -40,11 +40,15 @@ class MailboxRequest(schemas.RequestBody):
     routing_key: str = Field("", max_length=MAX_NAME_CHARACTERS)
     is_task_queue: bool = Field(default=False, description="The bound queue is one of the store.")
     text: str = Field("", max_length=MAX_TEXT_CHARACTERS, description="The message.")
-    ttl_seconds: float | None = Field(None, ge=0, description="How long a message may wait.")
+    ttl_seconds: float | None = Field(
+        None, ge=0, le=limits.FARTHEST_ETA_SECONDS, description="How long a message may wait."
+    )
     priority: int = Field(0, ge=0, le=MAX_PRIORITY, description="Higher first.")
-    expires_seconds: float | None = Field(None, gt=0, description="How long a mailbox lives unread.")
+    expires_seconds: float | None = Field(
+        None, gt=0, le=limits.FARTHEST_ETA_SECONDS, description="How long a mailbox lives unread."
+    )
     count: int = Field(100, ge=1, le=limits.MAX_TASKS_PER_LEASE)
-    wait_seconds: float = 0.0
+    wait_seconds: float = Field(0.0, ge=0, le=limits.MAX_WAIT_SECONDS)
     says_missing: bool = Field(
         default=False, description="With `wait`: answer at once where mailboxes are missing here, and name them."
     )
@@ -171,5 +175,5 @@ async def _wait(core: ServerState, params: MailboxRequest, reply: MailboxReply) 
             async with asyncio.timeout(params.wait_seconds):
                 await arrived.wait()
     finally:
-        boxes.unwatch(wake)
+        boxes.unwatch(wake, now=clock.now())
     reply["found"] = boxes.is_any(space, queues, now=clock.now())

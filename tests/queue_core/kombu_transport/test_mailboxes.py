@@ -1,12 +1,21 @@
 """Messages that are no tasks: delivery by exchange, lifetimes and bounds."""
 
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from queue_core.clock import START, Instant, after
-from queue_core.mailboxes import mailboxes
+from queue_core.errors import InvalidRequestError
+from queue_core.mailboxes import table
 from queue_core.mailboxes.exchanges import Binding, matches
-from queue_core.mailboxes.mailboxes import Mailboxes, Popped
+from queue_core.mailboxes.mailbox import Letter, Popped
+from queue_core.mailboxes.mailboxes import Mailboxes
 from queue_core.mailboxes.news import Posted
+from queue_core.mailboxes.topics import Topics, words_of
 
 SPACE = "shop"
 
@@ -95,17 +104,198 @@ def test_reading_and_waiting_keep_a_mailbox() -> None:
     wake = lambda: woken.append("now")  # noqa: E731
     made.watch(SPACE, ["one"], wake)
     assert made.put(SPACE, "one", Posted("late"), now=after(START, 100))
-    made.unwatch(wake)
+    made.unwatch(wake, now=after(START, 100))
     assert woken == ["now"]
 
 
 def test_the_oldest_go_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mailboxes, "MAX_MESSAGES", 2)
+    monkeypatch.setattr(table, "MAX_MESSAGES", 2)
     made = boxes("one")
     for text in "abc":
         made.put(SPACE, "one", Posted(text), now=START)
     assert texts(made, "one") == ["b", "c"]
-    monkeypatch.setattr(mailboxes, "MAX_BYTES", 3)
-    for text in ("aa", "bb"):
-        made.put(SPACE, "one", Posted(text), now=START)
-    assert texts(made, "one") == ["bb"]
+
+
+def a_letter(text: str) -> int:
+    return Letter(START, text).size
+
+
+def test_of_the_fullest_mailbox_the_oldest_go_where_messages_take_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_SPACE_BYTES", 4 * a_letter(""))
+    made = boxes("one", "two")
+    made.put(SPACE, "two", Posted(""), now=START)
+    for number in range(4):
+        made.put(SPACE, "one", Posted("", priority=int(number == 0)), now=after(START, number))
+    assert made.pop(SPACE, ["one", "two"], 10, now=START) == [
+        Popped("one", START, ""),  # of higher priority
+        Popped("two", START, ""),
+        Popped("one", after(START, 3), ""),
+    ]
+
+
+def test_a_message_for_too_many_mailboxes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_SPACE_BYTES", 4 * a_letter("long"))
+    made = boxes(*"abcde")
+    made.declare_exchange(SPACE, "all", "fanout")
+    for queue in "abcd":
+        made.bind(SPACE, "all", Binding("", queue, is_task_queue=False))
+    made.publish(SPACE, "all", "", Posted("long"), now=START)
+    made.bind(SPACE, "all", Binding("", "e", is_task_queue=False))
+    with pytest.raises(InvalidRequestError, match="is for 5 mailboxes"):
+        made.publish(SPACE, "all", "", Posted("more"), now=START)
+    assert texts(made, *"abcde") == ["long"] * 4
+
+
+def test_mailboxes_that_nobody_reads_are_dropped_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "EXPIRED_PER_CALL", 2)
+    made = boxes("one", "two", "three")
+    assert [made.size(SPACE, "two", now=after(START, 11)) for _ in range(2)] == [0, None]
+
+
+def test_a_namespace_that_takes_most_makes_room_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_BYTES", 4 * a_letter(""))
+    made = boxes("one")
+    made.declare("other", "one", expires_seconds=10.0, ttl_seconds=None, now=START)
+    for _ in range(4):
+        made.put(SPACE, "one", Posted(""), now=START)
+    made.put("other", "one", Posted(""), now=START)
+    assert made.size("other", "one", now=START) == 1
+    assert made.size(SPACE, "one", now=START) == 2
+
+
+def test_what_a_namespace_declares_is_bounded_and_counted_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_SPACE_NAMES_BYTES", 100_000)
+    made = boxes()
+    makers: list[Callable[[int], None]] = [
+        lambda n: made.declare(SPACE, f"q{n}", expires_seconds=10.0, ttl_seconds=None, now=START),
+        lambda n: made.bind(SPACE, "all", Binding(f"k{n}", "q", is_task_queue=True)),
+        lambda n: made.watch(SPACE, [f"w{n}"], lambda: None),
+        lambda n: made.bind(SPACE, f"e{n}", Binding("", "e", is_task_queue=False)),
+    ]
+    for make in makers:
+        count = 0
+        with pytest.raises(InvalidRequestError, match="may take at most"):
+            for count in range(1000):
+                make(count)
+        assert 50 < count < 350
+        made.declare("other", "q", expires_seconds=10.0, ttl_seconds=None, now=START)
+        for number in range(count):
+            made.delete(SPACE, f"q{number}")
+        for queue in ("q", "e"):
+            made.declare("x", queue, expires_seconds=10.0, ttl_seconds=None, now=START)
+            made._exchanges.drop_queue(SPACE, queue)
+        for wake in made._boxes.all_watchers():
+            made.unwatch(wake, now=START)
+
+
+def test_all_namespaces_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_NAMES_BYTES", 100_000)
+    made = boxes()
+    with pytest.raises(InvalidRequestError, match="of all namespaces may take"):
+        for number in range(1000):
+            made.declare_exchange(f"space{number}", "all", "topic")
+
+
+def test_an_exchange_that_delivers_to_nothing_goes_where_room_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table, "MAX_SPACE_NAMES_BYTES", 10_000)
+    made = boxes("one")
+    made.declare_exchange(SPACE, "kept", "fanout")
+    made.bind(SPACE, "kept", Binding("", "one", is_task_queue=False))
+    for number in range(1000):
+        made.declare_exchange(SPACE, f"e{number}", "direct")
+    made.publish(SPACE, "kept", "any", Posted("here"), now=START)
+    assert texts(made, "one") == ["here"]
+
+
+def test_the_bindings_of_one_exchange_are_bounded() -> None:
+    made = boxes()
+    with pytest.raises(InvalidRequestError, match="the bindings of exchange 'all' take 8 MiB"):
+        for number in range(12_000):
+            made.bind(SPACE, "all", Binding(f"k{number}", "q", is_task_queue=False))
+
+
+def test_a_topic_has_a_bounded_number_of_words() -> None:
+    made = boxes("one")
+    made.declare_exchange(SPACE, "topics", "topic")
+    longest = ".".join(["w"] * 128)
+    made.bind(SPACE, "topics", Binding(longest, "one", is_task_queue=False))
+    made.publish(SPACE, "topics", longest, Posted("x"), now=START)
+    assert texts(made, "one") == ["x"]
+    with pytest.raises(InvalidRequestError, match="at most 128 words: 129"):
+        made.bind(SPACE, "topics", Binding(f"{longest}.w", "one", is_task_queue=False))
+    with pytest.raises(InvalidRequestError, match="at most 128 words: 129"):
+        made.publish(SPACE, "topics", f"{longest}.w", Posted("x"), now=START)
+
+
+@pytest.mark.parametrize("seconds", [1e305, float("inf"), float("nan"), -1.0, 2.0**63])
+def test_a_lifetime_is_bounded(seconds: float) -> None:
+    made = boxes("one")
+    with pytest.raises(InvalidRequestError, match="expires_seconds must be a number in"):
+        made.declare(SPACE, "two", expires_seconds=seconds, ttl_seconds=None, now=START)
+    with pytest.raises(InvalidRequestError, match="ttl_seconds must be a number in"):
+        made.declare(SPACE, "two", expires_seconds=None, ttl_seconds=seconds, now=START)
+    with pytest.raises(InvalidRequestError, match="ttl_seconds must be a number in"):
+        made.put(SPACE, "one", Posted("x", seconds), now=START)
+    assert texts(made, "one", "two") == []
+
+
+def test_an_answer_has_a_bounded_size() -> None:
+    made = boxes("one")
+    for _ in range(20):
+        made.put(SPACE, "one", Posted("x" * (1 << 20)), now=START)
+    assert len(texts(made, "one")) == 7  # 8 MiB with what a text takes beside its characters
+
+
+# -- topics ---------------------------------------------------------------------------------------------------------
+
+ELEMENTS = st.sampled_from(["a", "b", "*", "#"])
+
+
+def slow_match(pattern: Sequence[str], words: Sequence[str]) -> bool:
+    """AMQP's topics, by their definition."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(slow_match(pattern[1:], words[start:]) for start in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and slow_match(pattern[1:], words[1:])
+
+
+@given(
+    st.lists(st.lists(ELEMENTS, max_size=5).map(".".join), max_size=12),
+    st.lists(st.sampled_from(["a", "b", "c", "#"]), max_size=5),
+)
+def test_topics_match_by_their_definition(patterns: list[str], words: list[str]) -> None:
+    matching = Topics(dict.fromkeys(patterns)).matching(".".join(words))
+    assert sorted(matching) == sorted({one for one in patterns if slow_match(words_of(one), words)})
+
+
+@given(st.lists(ELEMENTS, max_size=4).map(".".join), st.lists(ELEMENTS, max_size=4).map(".".join))
+def test_an_exchange_of_topics_finds_what_one_pattern_matches(pattern: str, key: str) -> None:
+    assert matches("topic", pattern, key) is slow_match(
+        pattern.split(".") if pattern else [], key.split(".") if key else []
+    )
+
+
+def steps(call: Callable[[], object]) -> int:
+    """Count the lines of Python that a call runs."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> object:
+        nonlocal count
+        count += 1
+        return trace
+
+    sys.settrace(trace)  # type: ignore[arg-type]
+    try:
+        call()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+def test_the_work_for_a_message_does_not_grow_with_patterns_times_words() -> None:
+    def work(patterns: int, words: int) -> int:
+        topics = Topics(".".join(["#", "w"] * (words // 2) + [f"end{number}"]) for number in range(patterns))
+        return steps(lambda: topics.matching(".".join(["w"] * words)))
+
+    assert work(100, 100) < 4 * work(1, 100) + 4 * work(100, 1) + 4 * 100 * 50
