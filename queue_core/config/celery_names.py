@@ -5,7 +5,9 @@ name can be read back; a namespace comes before `--x`. A name that would be too 
 """
 
 import re
+from collections.abc import Iterable
 from hashlib import sha256
+from typing import Final
 
 from queue_core.limits import MAX_LABEL_CHARACTERS, MAX_QUEUE_NAME_CHARACTERS
 from queue_core.process.terminal import clean
@@ -91,3 +93,22 @@ def _unescaped(name: str) -> str:
         return bytes([int(match[1], 16)]) if match[1] else match[0]
 
     return _PART.sub(character, name.encode()).decode("utf-8", "surrogatepass")
+
+
+HONOURED_ARGUMENTS: Final = frozenset(
+    {
+        "x-delivery-limit",
+        "x-expires",
+        "x-max-message-bytes",
+        "x-max-priority",
+        "x-message-ttl",
+        "x-queue-mode",
+        "x-queue-type",
+    }
+)
+"""Arguments of a queue that have their effect here, or that say where RabbitMQ keeps it."""
+
+
+def ignored_arguments(arguments: Iterable[str]) -> list[str]:
+    """Return those of a queue's arguments that have no effect here."""
+    return sorted(set(arguments) - HONOURED_ARGUMENTS)

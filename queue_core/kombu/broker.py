@@ -53,6 +53,8 @@ class KombuBroker:
         self.keeper = LeaseKeeper(self.queues, running=self._awaited, clock=self.clock)
         self.near = NearTasks()
         """Those that this process has published."""
+        self.warned_queues: set[str] = set()
+        """Queues of which it was logged that some of their arguments have no effect."""
         self._pausing = Event()
         self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}

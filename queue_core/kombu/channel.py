@@ -14,7 +14,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
-from queue_core.config.celery_names import label_of, store_name
+from queue_core.config.celery_names import ignored_arguments, label_of, store_name
 from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
@@ -109,6 +109,8 @@ class TowlineChannel(virtual.Channel):
         """Create a queue, or with `passive` only look whether there is one."""
         name = queue or f"amq.gen-{uuid()}"
         given = arguments or {}
+        if not passive and (ignored := ignored_arguments(given)):
+            self._transport.warn_of_arguments(name, ignored)
         if passive:
             if not self._has_queue(name):
                 space = self.connection.client.virtual_host or "/"
@@ -173,13 +175,13 @@ class TowlineChannel(virtual.Channel):
         queue: str,
         exchange: str | None = None,
         routing_key: str = "",
-        arguments: dict[str, Any] | None = None,
+        arguments: dict[str, Any] | None = None,  # noqa: ARG002
         **_: Any,
     ) -> None:
         """End a binding."""
         source = exchange or "amq.direct"
         self._transport.mailboxes.unbind(source, Binding(routing_key, queue, self._is_task_queue(queue)))
-        super().queue_unbind(queue, source, routing_key, arguments)
+        self._forget_binding(queue, source, routing_key)
 
     def get_table(self, exchange: str) -> list[tuple[str, None, str]]:
         """Return the bindings of an exchange."""
@@ -210,8 +212,15 @@ class TowlineChannel(virtual.Channel):
     def _forget_bindings(self, queue: str) -> None:
         """Forget this connection's bindings of a queue that goes, so that the next declaration shares them again."""
         for source, key, _arguments in list(self.state.queue_bindings(queue)):
-            virtual.Channel.queue_unbind(self, queue, source, key)
+            self._forget_binding(queue, source, key)
         self.state.queue_bindings_delete(queue)
+
+    def _forget_binding(self, queue: str, source: str, key: str) -> None:
+        """Forget one in the tables that this connection publishes by: kombu's own unbind changes a copy of them."""
+        self.state.binding_delete(queue, source, key)
+        if source in self.state.exchanges:
+            table = self.state.exchanges[source].get("table", [])
+            table[:] = [one for one in table if (one[0], one[2]) != (key, queue)]
 
     def _has_queue(self, queue: str, **_: Any) -> bool:
         name = self._store_name(queue)
@@ -329,6 +338,7 @@ class TowlineChannel(virtual.Channel):
         if queue is None or queue in self._active_queues:
             return
         self._no_ack.pop(queue, None)
+        self._transport.give_back_fetched(self, queue)
         if queue in self._auto_delete:
             self._auto_delete.discard(queue)
             self._forget_bindings(queue)
@@ -414,8 +424,6 @@ class TowlineChannel(virtual.Channel):
             self.end_lease(lease.token, None)
             return None
         is_counted = not self._no_ack.get(queue)
-        if not is_counted:  # nobody will acknowledge it
-            self.end_lease(lease.token, None)
         near_eta = None
         if is_counted and transport.options.eta == "store":
             near_eta = near_eta_of(message.get("headers") or {}, now=lease.leased_at)

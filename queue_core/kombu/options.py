@@ -6,7 +6,14 @@ from types import MappingProxyType
 from typing import Any, Literal, cast
 
 from queue_core.errors import InvalidSettingError
-from queue_core.limits import CELERY_MESSAGE_BYTES, FARTHEST_ETA_SECONDS, LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
+from queue_core.limits import (
+    CELERY_MESSAGE_BYTES,
+    FARTHEST_ETA_SECONDS,
+    LARGEST_PAYLOAD_BYTES,
+    MAX_LEASE_SECONDS,
+    MAX_LEASES,
+    MAX_PAYLOAD_BYTES,
+)
 from queue_core.task import QueueSpec
 
 DEFAULT_POLLING_SECONDS = 0.05
@@ -68,8 +75,8 @@ def options_of(given: Mapping[str, object]) -> TransportOptions:
     """Return the options in `broker_transport_options`. Raises `InvalidSettingError`."""
     polling = _seconds(given, "polling_interval")
     max_leases = given.get("max_leases")
-    if max_leases is not None and (not isinstance(max_leases, int) or isinstance(max_leases, bool) or max_leases < 1):
-        raise _refusal("max_leases", max_leases, "a whole number, at least 1")
+    if max_leases is not None and (type(max_leases) is not int or not 1 <= max_leases <= MAX_LEASES):
+        raise _refusal("max_leases", max_leases, f"a whole number in [1, {MAX_LEASES}]")
     most = given.get("max_message_bytes", CELERY_MESSAGE_BYTES)
     if not isinstance(most, int) or isinstance(most, bool) or not MAX_PAYLOAD_BYTES <= most <= LARGEST_PAYLOAD_BYTES:
         raise _refusal("max_message_bytes", most, _SIZES)
@@ -100,8 +107,8 @@ def _seconds(given: Mapping[str, object], name: str) -> float | None:
     seconds = given.get(name)
     if seconds is None:
         return None
-    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or seconds <= 0:
-        raise _refusal(name, seconds, "seconds, more than 0")
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= MAX_LEASE_SECONDS:
+        raise _refusal(name, seconds, f"seconds, more than 0, at most {MAX_LEASE_SECONDS:.0f}")
     return float(seconds)
 
 

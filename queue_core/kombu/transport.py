@@ -8,6 +8,7 @@ deliveries have one thread, and the loop never waits for a disk.
 import json
 import os
 import socket
+from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +24,7 @@ from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.address import address_of, completed, url_of
 from queue_core.kombu.broker import broker_of, worker_name
-from queue_core.kombu.channel import TowlineChannel
+from queue_core.kombu.channel import Delivery, TowlineChannel
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
@@ -41,6 +42,7 @@ STOP_SECONDS = 1.0
 """How long the end of a connection waits for a call that is under way: what it brings is given back in any case."""
 WAIT_SECONDS = 20.0
 """How long a call that waits may take."""
+MAX_WARNED_QUEUES = 1000
 
 _log = get_logger()
 
@@ -94,6 +96,8 @@ class TowlineTransport(VirtualTransport):
         self._fetcher = Fetcher(self.broker.keeper)
         self._fetch_thread: FetchThread[Fetched] | None = None
         self._later: list[Addressed] = []
+        self._fetched: deque[Addressed] = deque()
+        """Without an event loop: messages that the next calls of `drain_events` deliver."""
         self._timer: Any = None
         self._task_waiter: WakeThread | None = None
         self._mail_waiter: WakeThread | None = None
@@ -130,7 +134,7 @@ class TowlineTransport(VirtualTransport):
         """Give back what was not acknowledged, except for running tasks, and stop to wait."""
         self._stop_waiting()
         later, self._later = self._later, []
-        give_back(later)
+        give_back([*self._take_fetched(), *later])
         super().close_connection(connection)
         with suppress(StoreUnavailableError):
             self.broker.keeper.flush()
@@ -144,6 +148,7 @@ class TowlineTransport(VirtualTransport):
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:  # noqa: ARG002 - kombu's signature
         """Lease and deliver in this loop; called again after every reconnection."""
         self._stop_waiting()
+        give_back(self._take_fetched())
         self.broker.loop_began()
         self._loop = loop
         reader, writer = socket.socketpair()
@@ -334,20 +339,42 @@ class TowlineTransport(VirtualTransport):
     # -- without an event loop --------------------------------------------------------------------------------------
 
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:  # noqa: ARG002 - kombu's signature
-        """Deliver what there is, within prefetch counts; wait for it up to `timeout`. Raises `TimeoutError`."""
+        """Deliver one message, within prefetch counts; wait for it up to `timeout`. Raises `TimeoutError`.
+
+        kombu counts calls where it waits for a number of messages. The next calls deliver what was fetched with it.
+        """
         clock = self.broker.clock
         ends_at = None if timeout is None else clock.monotonic() + timeout
-        while not self._fetch_and_deliver():
+        while not self._deliver_next():
+            if self._later:
+                continue
             left = None if ends_at is None else ends_at - clock.monotonic()
             if left is not None and left <= 0:
                 raise TimeoutError
             self._pause(left)
 
-    def _fetch_and_deliver(self) -> bool:
-        """Fetch and deliver; return whether there was anything."""
-        due = self._due(self._fetcher.fetch(self._rooms(), is_mail_due=True))
-        self._deliver_all(due)
-        return bool(due)
+    def _deliver_next(self) -> bool:
+        """Deliver a message, of those that were fetched if there are any; return whether there was one."""
+        if not self._fetched:
+            self._fetched.extend(self._due(self._fetcher.fetch(self._rooms(), is_mail_due=True)))
+        while self._fetched:
+            if self._deliver(*self._fetched.popleft()):
+                return True
+        return False
+
+    def give_back_fetched(self, channel: TowlineChannel, queue: str) -> None:
+        """Give back what was fetched of a queue whose consumer on this channel has ended."""
+        fetched = self._take_fetched()
+        of_channel = [one for one in fetched if one[0] is channel and one[1].queue == queue]
+        self._fetched.extend(one for one in fetched if one[0] is not channel or one[1].queue != queue)
+        if of_channel:
+            give_back(of_channel)
+            self.kick()
+
+    def _take_fetched(self) -> list[Addressed]:
+        fetched = list(self._fetched)
+        self._fetched.clear()
+        return fetched
 
     def _pause(self, left: float | None) -> None:
         """Wait for a message or for room; without a server, look for tasks now and then.
@@ -399,6 +426,13 @@ class TowlineTransport(VirtualTransport):
         self._cycles_due = 2
         self._woken.set()
 
+    def warn_of_arguments(self, queue: str, ignored: Sequence[str]) -> None:
+        """Log, once, that arguments of a queue have no effect."""
+        warned = self.broker.warned_queues
+        if queue not in warned and len(warned) < MAX_WARNED_QUEUES:
+            warned.add(queue)
+            _log.warning(events.ARGUMENTS_IGNORED, queue=queue, arguments=", ".join(ignored))
+
     # -- deliveries -------------------------------------------------------------------------------------------------
 
     def _deliver_all(self, deliveries: Sequence[Addressed]) -> None:
@@ -406,14 +440,21 @@ class TowlineTransport(VirtualTransport):
         left = list(deliveries)
         try:
             while left:
-                channel, delivery = left.pop(0)
-                callback = self._callbacks.get(delivery.queue)
-                if callback is None or not channel.takes(delivery):
-                    channel.give_back(delivery)
-                else:
-                    callback(delivery.message)
+                self._deliver(*left.pop(0))
         finally:
             give_back(left)
+
+    def _deliver(self, channel: TowlineChannel, delivery: Delivery) -> bool:
+        """Deliver a message, or give it back where nobody takes it."""
+        callback = self._callbacks.get(delivery.queue)
+        if callback is None or not channel.takes(delivery):
+            channel.give_back(delivery)
+            return False
+        if delivery.leased_at and not delivery.is_counted:  # nobody will acknowledge it
+            channel.end_lease(delivery.tag, None)
+            self.kick()
+        callback(delivery.message)
+        return True
 
     def parsed(self, text: str) -> KombuMessage:
         """Return a message's text as a message."""

@@ -1,6 +1,6 @@
 """The settings of an app of Celery's, as far as they decide what becomes of its tasks. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ class CeleryFacts:
         visibility_seconds: the setting of the transport; None: none.
         settings: by Celery's names.
         workers: the same of each worker that runs.
+        queues: the arguments of each queue, as RabbitMQ names them.
     """
 
     app: str
@@ -40,6 +41,7 @@ class CeleryFacts:
     settings: Mapping[str, Any] = field(default_factory=dict)
     tasks: tuple[CeleryTask, ...] = ()
     workers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    queues: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     @property
     def is_on_towline(self) -> bool:
@@ -80,6 +82,7 @@ def facts_in(answer: Mapping[str, Any]) -> CeleryFacts:
             for one in answer["tasks"]
         ),
         workers=answer["workers"],
+        queues=answer["queues"],
     )
 
 

@@ -70,6 +70,7 @@ def read(name: str, wait_seconds: float) -> dict[str, Any]:
             for task in app.tasks.values()
             if not task.name.startswith("celery.")
         ],
+        "queues": {queue.name: arguments_of(queue) for queue in app.amqp.queues.values()},
         "workers": running(app, wait_seconds) if wait_seconds else {},
     }
 
@@ -83,6 +84,14 @@ def running(app: Any, seconds: float) -> dict[str, Any]:
     except Exception:  # noqa: BLE001  a broker that is away is found by others
         return {}
     return {node: {key: conf.get(key) for key in WATCHED if key in conf} for node, conf in answers.items()}
+
+
+def arguments_of(queue: Any) -> list[str]:
+    """Return the names of a queue's arguments, as RabbitMQ has them."""
+    from kombu.transport.base import to_rabbitmq_queue_arguments
+
+    own = {name: getattr(queue, name, None) for name in ("expires", "message_ttl", "max_length", "max_length_bytes")}
+    return sorted(to_rabbitmq_queue_arguments(queue.queue_arguments or {}, **own))
 
 
 def plain(value: Any) -> Any:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from orchestrator.cli.celery_apps.facts import DEFAULT_VISIBILITY_SECONDS, CeleryFacts
+from queue_core.config.celery_names import ignored_arguments
 from queue_core.process.wording import counted, shown_setting
 
 SHOWN_TASKS: Final = 3
@@ -45,6 +46,7 @@ def risks(facts: CeleryFacts, *, pool: str = "", grace_seconds: float | None = N
         *_cancelled(facts),
         *_delivered_twice(facts),
         *_not_stored(facts),
+        *_ignored(facts),
         *_beyond_grace(facts, pool, grace_seconds),
         *_results(facts),
         *_pickled(facts),
@@ -163,6 +165,22 @@ def _not_stored(facts: CeleryFacts) -> Iterator[CeleryRisk]:
     if facts.broker in ("amqp", "amqps", "pyamqp") and facts.settings.get("task_default_delivery_mode") in _TRANSIENT:
         said = "task_default_delivery_mode is transient: tasks that wait are lost when RabbitMQ restarts"
         yield CeleryRisk("warn", said, "task_default_delivery_mode = 'persistent'")
+
+
+def _ignored(facts: CeleryFacts) -> Iterator[CeleryRisk]:
+    """Find arguments of queues that RabbitMQ honours, and Towline does not."""
+    for queue, arguments in sorted(facts.queues.items()) if facts.is_on_towline else ():
+        ignored = ignored_arguments(arguments)
+        if not ignored:
+            continue
+        dead = any(one.startswith("x-dead-letter") for one in ignored)
+        effect = "; dead tasks stay in their own queue" if dead else ""
+        length = any(one.startswith("x-max-length") or one == "x-overflow" for one in ignored)
+        effect += "; a queue has no limit of its own on its length" if length else ""
+        said = f"queue {queue}: {', '.join(ignored)} has no effect in Towline{effect}"
+        fixes = ["`towline redrive` runs dead tasks again"] if dead else []
+        fixes += ["`total_storage_limit` bounds all tasks together"] if length else []
+        yield CeleryRisk("warn", said, "; ".join(fixes) or "leave it out of queue_arguments")
 
 
 def _beyond_grace(facts: CeleryFacts, pool: str, grace_seconds: float | None) -> Iterator[CeleryRisk]:

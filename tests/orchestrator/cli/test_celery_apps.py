@@ -91,6 +91,12 @@ def test_an_app_that_loses_nothing_is_well(facts: CeleryFacts) -> None:
             id="cut by its time limit",
         ),
         pytest.param(
+            replace(TOWLINE, queues={"mail": ["x-dead-letter-exchange", "x-expires", "x-max-length", "x-overflow"]}),
+            "queue mail: x-dead-letter-exchange, x-max-length, x-overflow has no effect in Towline; dead tasks stay",
+            "`towline redrive` runs dead tasks again; `total_storage_limit`",
+            id="arguments of queues without an effect",
+        ),
+        pytest.param(
             having(REDIS, worker_prefetch_multiplier=4),
             "fetches 3 tasks beside each",
             "worker_prefetch_multiplier = 1",
