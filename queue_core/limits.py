@@ -276,6 +276,11 @@ def check_checkpoint(checkpoint: bytes) -> None:
         )
 
 
+def check_cursor(after: int) -> None:
+    """Raise `InvalidCountError` unless `after` is in [0, 2^63)."""
+    _check_whole("after", after, 0, MAX_INTEGER)
+
+
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
     """Raise `InvalidCountError` unless `limit` is in [1, 1000], `after` >= 0 and `payload_bytes` in [0, 64 MiB]."""
     _check_whole("limit", limit, 1, MAX_PEEK_TASKS)

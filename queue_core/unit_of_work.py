@@ -511,6 +511,7 @@ class UnitOfWork(Outbox):
         self, queue: str, *, tags: TagFilter, after: int, workers: Sequence[str], ahead_seconds: float
     ) -> Observation:
         check_filter(tags)
+        limits.check_cursor(after)
         limits.check_ahead_seconds(ahead_seconds)
         for worker in workers:
             limits.check_worker(worker)

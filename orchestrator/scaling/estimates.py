@@ -4,6 +4,7 @@ Every estimator is a value and learning returns the next one; together they surv
 """
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Final
@@ -342,6 +343,6 @@ def _numbers(data: object, kind: type[ServiceTime | Startup]) -> dict[str, float
 
 
 def _number(given: object, name: str) -> float:
-    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given) or given < 0:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= sys.float_info.max:
         raise ValueError(f"{name} must be a number, 0 or more: {given!r}")
     return float(given)

@@ -4,6 +4,7 @@ Level n is the fleet's n-th worker. Ski rental: holding costs a worker-second ea
 """
 
 import math
+import sys
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import field
@@ -105,6 +106,6 @@ def _level(key: object) -> int:
 def _histogram(weights: object) -> Histogram:
     if not isinstance(weights, list) or len(weights) != _BUCKETS:
         raise ValueError(f"a level's gaps must be {_BUCKETS} numbers: {weights!r}")
-    if not all(isinstance(w, int | float) and math.isfinite(w) and w >= 0 for w in weights):
+    if not all(isinstance(w, int | float) and 0 <= w <= sys.float_info.max for w in weights):
         raise ValueError(f"a level's gaps must be numbers, 0 or more: {weights!r}")
     return tuple(map(float, weights))

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
@@ -134,7 +135,7 @@ def _nearest_duration(text: str) -> str:
 def _number(value: object, advice: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{value!r}: {advice}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
-    if not math.isfinite(value) or value < 0:
+    if not 0 <= value <= sys.float_info.max:
         raise ValueError(f"{value}: must be 0 or more, and finite; {advice}")
     return float(value)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
@@ -220,4 +221,4 @@ def _tag(event: Mapping[str, object]) -> str | None:
 
 
 def _seconds(value: object) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+    return float(value) if isinstance(value, int | float) and abs(value) <= sys.float_info.max else 0.0

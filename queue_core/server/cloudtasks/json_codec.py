@@ -5,9 +5,9 @@ Names, types and ranges are checked strictly.
 
 import base64
 import binascii
-import math
 import re
 import reprlib
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -193,7 +193,7 @@ def _whole(value: object, place: str, *, bits: int) -> int:
 
 
 def _double(value: object, place: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= sys.float_info.max:
         raise invalid(f"{place} must be a number: {_shown(value)}")
     return float(value)
 

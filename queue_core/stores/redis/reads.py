@@ -37,6 +37,7 @@ from queue_core.verbs import Page, PeekQuery
 _COUNTS = Struct(">" + "6s" * 10 + "7sB6sq")
 _LIVE = Struct(">QQI")
 _POSITION = Struct(">QQ")
+_LARGEST_CURSOR = 1 << 40  # above all numbers of samples, and whole in Lua
 
 
 def stats(calls: Calls, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
@@ -126,7 +127,7 @@ def next_eta(calls: Calls, queue: str, *, now: Instant) -> Instant | None:
 
 def samples(calls: Calls, queue: str, *, after: int, limit: int) -> Samples:
     """See `Transaction.samples`."""
-    data = calls.read("samples", queue, pack(">QI", after, limit))
+    data = calls.read("samples", queue, pack(">QI", min(after, _LARGEST_CURSOR), limit))
     dropped, first, number = unpack_from(">QQI", data, DATA)
     finished, _ = parse_all_finished(queue, data, DATA + 20, number)
     return Samples(finished, first + number, missed=after < dropped)

@@ -182,7 +182,8 @@ def read_samples(connection: SqliteConnection, queue: str, queue_id: int, *, aft
     missed = False
     cursor = after
     for key, size, packed in connection.execute(
-        "SELECT id, size, finished FROM samples WHERE id > ? AND id <= ? ORDER BY id", (base + after, base + _LARGEST)
+        "SELECT id, size, finished FROM samples WHERE id > ? AND id <= ? ORDER BY id",
+        (base + min(after, _LARGEST), base + _LARGEST),
     ):
         first = key - base - size
         if first > cursor:
