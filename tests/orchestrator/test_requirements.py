@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 
 import run
-from tests.support.requirement_lists import APART, EXTRAS, FOLDER, ROOT, WHOLE, entries, head
+from tests.support.requirement_lists import APART, EXTRAS, FOLDER, LOWEST, LOWEST_EXTRAS, ROOT, WHOLE, entries, head
 
 OURS: Final = {"queue_core", "orchestrator"}
 DISTRIBUTIONS: Final = {
@@ -86,6 +86,67 @@ def listed(name: str) -> dict[str, tuple[str, set[str]]]:
     return found
 
 
+def numbers(version: str) -> list[int]:
+    return [int(part) for part in re.findall(r"[0-9]+", version)]
+
+
+def floor_of(requirement: str) -> str:
+    found = re.search(r">=([0-9.]+)", requirement)
+    assert found, f"{requirement} has no lowest version"
+    return found[1]
+
+
+DANGEROUS: Final = {
+    "django": ("4.2.26", "CVE-2025-64459, CVE-2025-64458"),
+    "grpcio": ("1.68.1", "CVE-2024-11407"),
+    "jinja2": ("3.1.6", "CVE-2025-27516, CVE-2024-56326"),
+    "requests": ("2.32.4", "CVE-2024-47081, CVE-2024-35195"),
+    "starlette": ("1.3.1", "CVE-2025-62727, CVE-2025-54121"),
+    "urllib3": ("2.7.0", "CVE-2026-21441, CVE-2025-66471, CVE-2025-66418, CVE-2025-50181"),
+}
+"""The first version of a package without the holes named: no environment may have an older one (SECURITY.md)."""
+GOOGLES: Final = ("urllib3", "1.26.20")
+"""Allowed, as Google's App Engine SDK asks for less than 2; nobody else gets it."""
+
+
+@pytest.mark.parametrize("requirement", declared())
+def test_a_lowest_version_has_no_known_hole(requirement: str) -> None:
+    name, floor = name_of(requirement), floor_of(requirement)
+    first, holes = DANGEROUS.get(name, ("0", ""))
+    if (name, floor) != GOOGLES:
+        assert numbers(floor) >= numbers(first), holes
+        return
+    excluded = re.findall(r"!=([0-9]+\.[0-9]+)\.\*", requirement)
+    assert [f"2.{minor}" for minor in range(numbers(first)[1])] == excluded, holes
+
+
+@pytest.mark.parametrize("name", ["runtime", "dev", *EXTRAS, LOWEST])
+def test_no_list_has_a_package_with_a_known_hole(name: str) -> None:
+    for package, (first, holes) in DANGEROUS.items():
+        version = listed(name).get(package, (first,))[0]
+        assert (package, version) == GOOGLES or numbers(version) >= numbers(first), (package, version, holes)
+    assert name in ("dev", LOWEST) or ("urllib3", listed(name).get("urllib3", ("",))[0]) != GOOGLES
+
+
+def test_each_package_that_had_holes_is_named_where_people_look() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    for package, (first, holes) in DANGEROUS.items():
+        assert f"| `{package}` | {first} | {holes} |" in text
+
+
+def test_the_list_of_lowest_versions_is_what_the_project_allows() -> None:
+    """`python3 -m tests.support.requirement_lists` writes it."""
+    found, extras = listed(LOWEST), PROJECT["project"]["optional-dependencies"]
+    for requirement in (
+        *PROJECT["project"]["dependencies"],
+        *(one for extra in LOWEST_EXTRAS for one in extras[extra]),
+    ):
+        version, hashes = found[name_of(requirement)]
+        floor = numbers(floor_of(requirement))
+        assert ([*numbers(version), 0])[: len(floor)] == floor, requirement
+        assert hashes
+
+
 def test_every_package_that_is_imported_is_declared() -> None:
     names = {name_of(one) for one in declared()}
     missing = {
@@ -98,7 +159,7 @@ def test_every_package_that_is_imported_is_declared() -> None:
 
 @pytest.mark.parametrize("requirement", [one for one in declared() if name_of(one) not in UNBOUNDED])
 def test_a_requirement_says_as_far_as_what_it_was_tested_with(requirement: str) -> None:
-    assert re.search(r">=[0-9.]+,<[0-9.]+( *;.*)?$", requirement)
+    assert re.search(r">=[0-9.]+(,!=[0-9.]+\.\*)*,<[0-9.]+( *;.*)?$", requirement)
 
 
 @pytest.mark.parametrize("name", [*WHOLE, *EXTRAS])

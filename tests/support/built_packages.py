@@ -16,6 +16,7 @@ from typing import Final
 from tests.support.commands import ROOT
 
 LISTED: Final = ROOT / "requirements" / "runtime.txt"
+LOWEST: Final = ROOT / "requirements" / "lowest.txt"
 FOLDER: Final = ROOT / ".pythons"
 """The locked packages of each other Python, downloaded once."""
 STAMP: Final = ".installed"
@@ -81,9 +82,9 @@ def _is_python(program: str | Path, version: str) -> bool:
     return run_apart([program, "-c", program_text], folder=ROOT).stdout.strip() == version
 
 
-def environment_with(wheel: Path, python: Path, *, version: str, folder: Path) -> Path:
-    """Make an environment with the wheel and the locked packages, and return its python. Raises `NotBuiltError`."""
-    packages = locked_packages(python, version)
+def environment_with(wheel: Path, python: Path, *, version: str, folder: Path, listed: Path = LISTED) -> Path:
+    """Make an environment with the wheel and the listed packages, and return its python. Raises `NotBuiltError`."""
+    packages = locked_packages(python, version, listed=listed)
     _must([python, "-m", "venv", "--without-pip", folder])
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "locked.pth").write_text(f"{packages}\n")
@@ -92,19 +93,20 @@ def environment_with(wheel: Path, python: Path, *, version: str, folder: Path) -
     return made
 
 
-def locked_packages(python: Path, version: str) -> Path:
-    """Return the folder of a Python's locked packages, filled if it is not. Raises `NotBuiltError`.
+def locked_packages(python: Path, version: str, *, listed: Path = LISTED) -> Path:
+    """Return the folder of a Python's packages of a list, filled if it is not. Raises `NotBuiltError`.
 
-    Those of the Python that runs are in its own environment, which the lock has filled.
+    The locked ones of the Python that runs are in its own environment, which the lock has filled.
     """
-    if str(python) == sys.executable:
+    if str(python) == sys.executable and listed == LISTED:
         return Path(sysconfig.get_path("purelib"))
-    home = FOLDER / version
-    text = hashlib.sha256(LISTED.read_bytes()).hexdigest()
-    with _alone(version):
+    name = version if listed == LISTED else f"{version}-{listed.stem}"
+    home = FOLDER / name
+    text = hashlib.sha256(listed.read_bytes()).hexdigest()
+    with _alone(name):
         if not (home / STAMP).is_file() or (home / STAMP).read_text() != text:
             shutil.rmtree(home, ignore_errors=True)
-            options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", home, "-r", LISTED]
+            options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", home, "-r", listed]
             _must([*_installer(python), *options])
             (home / STAMP).write_text(text)
     return home

@@ -29,6 +29,10 @@ APART: Final = {
     "celery-upstream": ["pip>=25", "setuptools>=80", "pytest-rerunfailures>=16", "pytest-timeout>=2.4"],
 }
 """Folders of packages beside the environment, for `tests.celery`: they add to `dev`, and come before it."""
+LOWEST: Final = "lowest"
+"""The list of the lowest versions that `pyproject.toml` allows; what they ask for is of today."""
+LOWEST_EXTRAS: Final = ("django", "otel", "postgres", "redis")
+"""Without `grpc`: what Google's packages ask for is newer than some of the lowest versions."""
 OWN: Final = frozenset({"amqp", "billiard", "celery", "kombu", "redis", "vine"})
 """Packages that a list of `APART` has itself, whatever version `dev` has."""
 
@@ -67,6 +71,25 @@ def resolved(uv: str, name: str, *, runtime: Sequence[str], dev: Sequence[str]) 
     return [one for one in entries(text) if version_of(one) not in present]
 
 
+def lowest(uv: str) -> list[str]:
+    """Return the list of the lowest versions. What they ask for keeps its version until the file is removed."""
+    with TemporaryDirectory() as folder:
+        made, before = Path(folder) / "made.txt", FOLDER / f"{LOWEST}.txt"
+        if before.is_file():
+            made.write_text(before.read_text())
+        command = [uv, "pip", "compile", "--quiet", "--python-version", "3.11", "--python-platform", "linux"]
+        command += [
+            "--generate-hashes",
+            "--resolution",
+            "lowest-direct",
+            "--all-extras",
+            "--no-annotate",
+            "--no-header",
+        ]
+        subprocess.run([*command, "-o", str(made), "pyproject.toml"], cwd=ROOT, check=True)
+        return entries(made.read_text())
+
+
 def version_of(entry: str) -> str:
     """Return the `name==version` of an entry of a list."""
     return entry.partition(" ")[0]
@@ -84,6 +107,7 @@ def main(uv: str) -> None:
     FOLDER.mkdir(exist_ok=True)
     for name, listed in lists.items():
         (FOLDER / f"{name}.txt").write_text(head() + "".join(listed))
+    (FOLDER / f"{LOWEST}.txt").write_text("".join(lowest(uv)))
     for name in APART:
         (FOLDER / f"{name}.txt").write_text("".join(resolved(uv, name, runtime=lists["runtime"], dev=lists["dev"])))
 
