@@ -134,6 +134,8 @@ NO_OVERRIDES: Final = Overrides()
 
 MAX_SCALE_SECONDS: Final = 30 * 86_400.0
 """How long a size set by hand lasts, at most."""
+MAX_FINISH_SECONDS: Final = 366 * 86_400.0
+"""How far ahead the instant is, at most, by which waiting work must be done."""
 
 
 def with_size(before: Overrides, workers: int | None, *, seconds: float, now: Moment) -> Overrides:

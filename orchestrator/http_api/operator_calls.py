@@ -15,6 +15,7 @@ from orchestrator import events
 from orchestrator.clock import MonotonicClock
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.config.overrides import (
+    MAX_FINISH_SECONDS,
     MAX_SCALE_SECONDS,
     NO_OVERRIDES,
     NOT_DRAINED,
@@ -229,6 +230,8 @@ class OperatorCalls:
         pool, asked, now = self.pool_of(call), call.body, self.now()
         if asked.at is not None and asked.at <= now.wall_seconds:
             raise refusal(422, "time-refused", f"at: {asked.at:.0f} is in the past; it is {now.wall_seconds:.0f} now")
+        if asked.at is not None and asked.at > now.wall_seconds + MAX_FINISH_SECONDS:
+            raise refusal(422, "time-refused", f"at: more than {MAX_FINISH_SECONDS / 86_400:.0f} days ahead")
 
         def change(before: Overrides) -> Overrides:
             return with_finish(before, asked.at, utc_offset_seconds=asked.utc_offset_seconds, now=now)

@@ -25,8 +25,16 @@ from tests.support.stores.engines import free_port
 OLDEST = "3.11"
 IMPORTS = """
 import importlib, pkgutil, queue_core, orchestrator
-apart = ("queue_core.testing", "queue_core.appengine", "queue_core.kombu.worker", "queue_core.worker.template",
-         "queue_core.server.cloudtasks.grpc_server", "orchestrator.__main__", "orchestrator.cli.celery_apps.reader", "queue_core.django")
+apart = (
+    "orchestrator.__main__",
+    "orchestrator.cli.celery_apps.reader",
+    "queue_core.appengine",
+    "queue_core.django",
+    "queue_core.kombu.worker",
+    "queue_core.server.cloudtasks.grpc_server",
+    "queue_core.testing",
+    "queue_core.worker.template",
+)
 for package in (queue_core, orchestrator):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
         if not module.name.startswith(apart):
