@@ -270,7 +270,7 @@ class ProcessRuntime:
         if _is_child(process.pidfd):
             # Not collected yet, so the group's number can't be reused.
             _kill_group(process.pid)
-        elif procfs.send_signal(process.pidfd, signal.SIGKILL):
+        elif procfs.send_signal(process.pidfd, signal.SIGKILL):  # first, as its handler may wait for the others
             self._kill_strays(worker)
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:
@@ -319,10 +319,9 @@ class ProcessRuntime:
         found += hidden
         leading.update(process.worker for process in hidden)
         adopted = []
+        procfs.kill_together([process for process in found if process.worker not in leading])
         for process in found:
-            if process.worker not in leading:
-                procfs.signal_exactly(process, signal.SIGKILL)
-            elif process.leads and process.worker not in self._processes:
+            if process.leads and process.worker not in self._processes:
                 handle = self._adopt(process, now=now)
                 if handle is not None:
                     adopted.append(handle)
@@ -461,9 +460,8 @@ class ProcessRuntime:
 
     def _kill_strays(self, worker: str) -> None:
         """Kill the processes of an adopted worker one by one: its process group's number may be another's by now."""
-        for process in procfs.worker_processes(str(self._state_dir), self._identity):
-            if process.worker == worker:
-                procfs.signal_exactly(process, signal.SIGKILL)
+        strays = procfs.worker_processes(str(self._state_dir), self._identity)
+        procfs.kill_together([process for process in strays if process.worker == worker])
 
 
 def variables_of(request: SpawnRequest, withheld: Collection[str]) -> dict[str, str]:
@@ -513,7 +511,9 @@ def _code_and_signal(ended: os.waitid_result | None) -> tuple[int | None, int | 
 
 
 def _kill_group(leader: int) -> None:
+    """Kill a worker with all that it started. All are stopped first: a handler must not see its child end and go on."""
     with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGSTOP)
         os.killpg(leader, signal.SIGKILL)
 
 

@@ -311,6 +311,13 @@ def signal_exactly(process: WorkerProcess, number: int) -> bool:
         os.close(pidfd)
 
 
+def kill_together(processes: list[WorkerProcess]) -> None:
+    """Kill exactly these processes. All are stopped before one is killed: none sees another one end and goes on."""
+    for number in (signal.SIGSTOP, signal.SIGKILL):
+        for process in processes:
+            signal_exactly(process, number)
+
+
 def age_seconds(start_ticks: int) -> float:
     """Return how long ago a process with these start ticks was started, 0 or more."""
     with open("/proc/uptime") as file:  # noqa: PTH123

@@ -68,12 +68,12 @@ def _end_orphans(state_dir: str, lock: int, identity: str) -> bool:
             return True
         if is_held(lock):
             return False
-        for process in processes:
-            number = verdict(process, lost_seconds=lost_seconds)
-            if number is None or (number == signal.SIGTERM and process.pid in signalled):
-                continue
-            signalled.add(process.pid)
-            procfs.signal_exactly(process, number)
+        due = [(process, verdict(process, lost_seconds=lost_seconds)) for process in processes]
+        procfs.kill_together([process for process, number in due if number == signal.SIGKILL])
+        for process, number in due:
+            if number == signal.SIGTERM and process.pid not in signalled:
+                signalled.add(process.pid)
+                procfs.signal_exactly(process, number)
         with contextlib.suppress(OSError):
             logs.rotate_all()
         time.sleep(POLL_SECONDS)

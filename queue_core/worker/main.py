@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -23,6 +23,7 @@ from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
 from queue_core.log import get_logger
 from queue_core.process import logs
+from queue_core.process.last_program import become_last_program
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
@@ -38,8 +39,6 @@ from queue_core.worker.signals import stop_signals_handled
 if TYPE_CHECKING:
     import psutil
 
-TERMINATE_SECONDS: Final = 0.5
-"""Seconds between SIGTERM and SIGKILL for child processes that still run when the worker exits."""
 MAX_SHOWN: Final = 10
 """Threads and processes that one log entry names at most."""
 SHORTEST_EXIT_SECONDS: Final = 1.0
@@ -219,7 +218,10 @@ def exit_within(seconds: float, *, code: int, log: FilteringBoundLogger) -> None
 
 
 def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
-    """End the child processes, then this process with `code`; log the threads and children that still ran."""
+    """End this process with `code`, and with it the child processes; log the threads and children that still ran.
+
+    The handlers end before the children do: one that waits for a child would take its end for a result.
+    """
     threads, children = _threads(), _children()
     if threads or children:
         log.warning(
@@ -228,10 +230,11 @@ def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
             threads=threads[:MAX_SHOWN],
             processes=[_shown(child) for child in children[:MAX_SHOWN]],
         )
-    _end(children)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
+    if children:
+        become_last_program(code, [child.pid for child in children])
     os._exit(code)
 
 
@@ -268,17 +271,3 @@ def _shown(child: "psutil.Process") -> str:
         return f"{child.pid} {child.name()}"
     except psutil.Error:
         return str(child.pid)
-
-
-def _end(children: "Sequence[psutil.Process]") -> None:
-    if not children:
-        return
-    import psutil
-
-    for child in children:
-        with contextlib.suppress(psutil.Error):
-            child.terminate()
-    _, alive = psutil.wait_procs(children, timeout=TERMINATE_SECONDS)
-    for child in alive:
-        with contextlib.suppress(psutil.Error):
-            child.kill()

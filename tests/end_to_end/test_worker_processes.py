@@ -1,5 +1,6 @@
 """What handlers do to their process: its main thread, signals, forks, threads, users; and how the worker ends."""
 
+import fcntl
 import os
 import signal
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet.worker_story import WorkerStory, worker_story
 
 APP = "tests.support.fleet.misbehaving_app:app"
+LIMITED_APP = "tests.support.fleet.misbehaving_app:limited_app"
 ASYNC_APP = "tests.support.fleet.misbehaving_app:async_app"
 
 any_concurrency = pytest.mark.parametrize("concurrency", [1, 2])
@@ -124,6 +126,33 @@ def test_what_a_handler_leaves_does_not_hold_its_worker_up_beyond_the_grace(
         pid = int(noted(story, "left")[0])
         assert str(pid) in str(cut["processes"])
         assert has_ended(pid)
+
+
+@any_concurrency
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="a stop"),
+        pytest.param({"app": LIMITED_APP}, id="a timeout"),
+        pytest.param({"recycle": '{"tasks": 3}', "supervisor_lock": "LOCK"}, id="recycled"),
+    ],
+)
+def test_a_handler_does_not_go_on_when_the_child_that_it_waits_for_is_ended(
+    story: WorkerStory, settings: dict[str, object], concurrency: int, tmp_path: Path
+) -> None:
+    story.add("publish")
+    with (tmp_path / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        settings = {name: tmp_path / "lock" if value == "LOCK" else value for name, value in settings.items()}
+        with story.worker(**{"app": APP, **settings}, concurrency=concurrency, grace_seconds=0.5) as worker:
+            eventually(lambda: noted(story, "left"))
+            if "app" not in settings:
+                worker.send_signal(signal.SIGTERM)
+            assert worker.wait(timeout=20) == (79 if "app" in settings else 0)
+    eventually(lambda: has_ended(int(noted(story, "left")[0])))
+    assert noted(story, "published") == []
+    (cut,) = story.logged(events.WORKER_CUT_OFF)
+    assert noted(story, "left")[0] in str(cut["processes"])
 
 
 @any_concurrency

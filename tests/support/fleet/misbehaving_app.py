@@ -17,10 +17,12 @@ from queue_core.worker.context import Task
 
 app = App()
 async_app = App()
+limited_app = App()
 processes = multiprocessing.get_context("fork")
 LONG_SECONDS = 3600.0
 
 
+@limited_app.task(queue="thumbs", timeout=1.0)
 @app.task(queue="thumbs")
 def work(task: Task) -> None:
     """Run `VERB PATH`: what to do, and the file for its result."""
@@ -124,6 +126,14 @@ def program(path: str) -> None:
     time.sleep(LONG_SECONDS)
 
 
+def publish(path: str) -> None:
+    """Let a child write a file, and publish it once the child has ended, as a converter's caller does."""
+    child = subprocess.Popen(["sleep", str(LONG_SECONDS)])
+    _note(path, f"left {child.pid}")
+    child.wait()
+    _note(path, "published")
+
+
 def fork(path: str) -> None:
     """Fork, and let both return."""
     child = os.fork()
@@ -162,7 +172,7 @@ def note(path: str) -> None:
 VERBS = {
     function.__name__: function
     for function in (
-        alarm, own_loop, hang_in_c, terminate, pool, thread, process, executor, program, fork, fork_and_exit,
-        daemonise, change_user, note,
+        alarm, own_loop, hang_in_c, terminate, pool, thread, process, executor, program, publish, fork,
+        fork_and_exit, daemonise, change_user, note,
     )
 }  # fmt: skip

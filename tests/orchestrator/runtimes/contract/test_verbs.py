@@ -97,6 +97,15 @@ def test_a_kill_ends_everything_the_worker_started(bench: RuntimeBench) -> None:
     eventually(lambda: not is_running(child))
 
 
+def test_a_kill_ends_a_worker_before_it_sees_its_child_end(bench: RuntimeBench) -> None:
+    handle = bench.spawn(WITH_A_CHILD.replace("wait", "wait; echo published"))
+    child = bench.child_of(handle)
+    bench.runtime.kill(handle.worker)
+    bench.exits()
+    eventually(lambda: not is_running(child))
+    assert "published" not in bench.output(handle)
+
+
 def test_nothing_a_dead_worker_started_stays_behind(bench: RuntimeBench) -> None:
     handle = bench.spawn(WITH_A_CHILD)
     child = bench.child_of(handle)
