@@ -5,6 +5,7 @@ It does what `towline work` does, without loading a command line, and leases its
 
 import os
 import sys
+from collections.abc import Callable
 
 from queue_core.errors import InvalidSettingError
 from queue_core.log import get_logger
@@ -17,7 +18,7 @@ from queue_core.worker.main import run_worker
 from queue_core.worker.settings import WorkerSettings
 
 
-def main() -> int:
+def main(renew: Callable[[], None] = lambda: None) -> int:
     """Run the worker and return its exit code; see `run_worker`."""
     open_missing_streams()
 
@@ -28,7 +29,7 @@ def main() -> int:
     except InvalidSettingError as error:
         get_logger().error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error))
         return EXIT_MISCONFIGURED
-    return run_worker(settings)
+    return run_worker(settings, renew=renew)
 
 
 if __name__ == "__main__":

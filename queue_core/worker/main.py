@@ -53,7 +53,7 @@ RETRIES: Final = Retries(tries=2)
 _STDERR: Final = 2
 
 
-def run_worker(settings: WorkerSettings) -> int:
+def run_worker(settings: WorkerSettings, *, renew: Callable[[], None] = lambda: None) -> int:
     """Import the app, run the worker until it ends, and return its exit code; every error is logged.
 
     Exit codes: 0 finished, drained, retired or recycled; 70 an internal error; 75 the queue was unreachable for too
@@ -67,6 +67,9 @@ def run_worker(settings: WorkerSettings) -> int:
 
     With a bound of tasks and a supervisor on this host, the worker continues in a fresh child process after each
     batch of that size (see `respawn`). Otherwise it exits at the bound.
+
+    Args:
+        renew: makes a child's own what an import before this process was forked has made.
     """
     faulthandler.enable(file=_STDERR, all_threads=False)  # a fault in native code is told with the line that called it
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
@@ -81,6 +84,7 @@ def run_worker(settings: WorkerSettings) -> int:
     return run_in_children(
         lambda may_begin, on_last_lease: _work(settings, EXIT_RECYCLED, may_begin, on_last_lease),
         may_continue=may_continue,
+        renew=renew,
     )
 
 

@@ -4,19 +4,17 @@ The supervisor started and knows the parent. The parent forwards signals and exi
 works on its last tasks, the next one already imports the handlers.
 """
 
-import atexit
 import contextlib
 import gc
 import os
 import resource
 import signal
-import sys
-import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final
 
 from queue_core.process.init_process import FORWARDED
+from queue_core.process.process_end import end_process
 from queue_core.worker.template.preparation import load_codecs
 
 EXIT_RECYCLED: Final = 76
@@ -31,7 +29,7 @@ _STOP_SIGNALS: Final = {signal.SIGTERM, signal.SIGINT}
 Work = Callable[[Callable[[], bool], Callable[[], None]], int]
 
 
-def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
+def run_in_children(work: Work, *, may_continue: Callable[[], bool], renew: Callable[[], None]) -> int:
     """Run `work` in a child of this process, and in a new child each time it returns `EXIT_RECYCLED`.
 
     A child's exit code is the value of `work`. Returns the exit code of the last child; where a signal ended that
@@ -41,17 +39,18 @@ def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
         work: takes two functions. The first waits, after all imports, for the end of the previous child; it returns
             False when this child is not needed any more. The second makes the parent prepare the next child.
         may_continue: returns whether another child may follow.
+        renew: called first in each child, which makes its own what it must not share with the next one.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     gc.freeze()  # no child needs to look through what is here already
     load_codecs()
     parent, is_stopping = os.getpid(), False
-    current, following = _fork_child(work, parent, before), None
+    current, following = _fork_child(work, parent, before, renew), None
     current.go()
     while True:
         number = signal.sigwaitinfo(FORWARDED).si_signo
         if number == PREPARE_SIGNAL:
-            following = following or _fork_child(work, parent, before)
+            following = following or _fork_child(work, parent, before, renew)
             continue
         if number != signal.SIGCHLD:
             is_stopping = is_stopping or number in _STOP_SIGNALS
@@ -63,7 +62,7 @@ def run_in_children(work: Work, *, may_continue: Callable[[], bool]) -> int:
         if code is None:
             continue
         if code == EXIT_RECYCLED and not is_stopping and may_continue():
-            current, following = following or _fork_child(work, parent, before), None
+            current, following = following or _fork_child(work, parent, before, renew), None
             current.go()
             continue
         if following is not None:
@@ -99,7 +98,7 @@ class _Child:
         os.waitpid(self.pid, 0)
 
 
-def _fork_child(work: Work, parent: int, mask: Iterable[int]) -> _Child:
+def _fork_child(work: Work, parent: int, mask: Iterable[int], renew: Callable[[], None]) -> _Child:
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
@@ -112,7 +111,8 @@ def _fork_child(work: Work, parent: int, mask: Iterable[int]) -> _Child:
             os.close(reading)
             return bool(byte)  # nothing: the parent has ended
 
-        _exit(work(may_begin, lambda: _prepare_next(parent)))
+        renew()
+        end_process(work(may_begin, lambda: _prepare_next(parent)))
     os.close(reading)
     return _Child(pid, writing)
 
@@ -120,17 +120,6 @@ def _fork_child(work: Work, parent: int, mask: Iterable[int]) -> _Child:
 def _prepare_next(parent: int) -> None:
     with contextlib.suppress(OSError):  # we may not signal the parent any more: the next child starts later
         os.kill(parent, PREPARE_SIGNAL)
-
-
-def _exit(code: int) -> NoReturn:
-    """End the process as the interpreter does (join threads, run `atexit`), but without its costly teardown."""
-    with contextlib.suppress(Exception):  # both print their errors themselves
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing ends its children
-        atexit._run_exitfuncs()  # noqa: SLF001
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _end_by(number: int) -> None:

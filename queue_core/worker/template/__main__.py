@@ -8,6 +8,7 @@ A template whose application has changed on disk forks no more: it says so and e
 """
 
 import array
+import atexit
 import contextlib
 import ctypes
 import json
@@ -15,12 +16,15 @@ import os
 import signal
 import socket
 import sys
+import traceback
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from itertools import islice
 from typing import Final, NoReturn, TypedDict
 
 from queue_core.clock import SystemClock
+from queue_core.process.process_end import end_process, write_out
 from queue_core.process.terminal import open_missing_streams
 from queue_core.worker.template.application import import_application
 from queue_core.worker.template.environment_block import (
@@ -30,10 +34,11 @@ from queue_core.worker.template.environment_block import (
     find_room,
     shorten_command,
 )
-from queue_core.worker.template.hazards import find_hazards
+from queue_core.worker.template.finalizers import disarm
+from queue_core.worker.template.hazards import imported_state
 from queue_core.worker.template.imported_files import FileVersion, changed_files, written_since
-from queue_core.worker.template.preparation import prepare_to_fork, reseed
-from queue_core.worker.template.started_threads import recorded_threads
+from queue_core.worker.template.preparation import Renewal, prepare_to_fork
+from queue_core.worker.template.recorded_import import RecordedImport, recorded_import, working_folder
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
 """The number of the control socket's descriptor."""
@@ -53,6 +58,21 @@ FILES_AT_ONCE: Final = 100
 """Files that one message names: a path has up to 4,096 bytes, a message about 200 KiB."""
 
 
+@dataclass(frozen=True, slots=True)
+class Inheritance:
+    """What a worker has from its template.
+
+    Attributes:
+        renewal: what it makes its own.
+        recorded: what the import did, also for the end of a process.
+        is_moved: whether the import has changed the working directory.
+    """
+
+    renewal: Renewal
+    recorded: RecordedImport
+    is_moved: bool
+
+
 class ForkRequest(TypedDict):
     """A request for one worker: the variables that the template does not have, and its working directory."""
 
@@ -68,7 +88,7 @@ def main() -> NoReturn:
     del os.environ[ROOM_VARIABLE]  # it stays in /proc alone
     clock = SystemClock()
     began, began_at = clock.monotonic(), clock.now()
-    with recorded_threads() as threads:
+    with recorded_import() as recorded:
         imported = import_application(os.environ)
     for files in _batches(imported.files):
         _send(control, {"files": files})
@@ -81,11 +101,13 @@ def main() -> NoReturn:
     if written:  # perhaps after it was read
         _send(control, {"outdated": written[0]})
         _leave(0)
-    hazards = [hazard.sentence for hazard in find_hazards(own_descriptors={control.fileno()}, threads=threads)]
+    state = imported_state(own_descriptors={control.fileno()}, recorded=recorded)
+    hazards = [hazard.sentence for hazard in state.hazards]
     try:
         find_room()
     except NoRoomError as error:
         hazards.append(f"a supervisor could not find its forked workers again: {error}")
+    inheritance = Inheritance(state.renewal, recorded, working_folder() != recorded.folder)
     prepare_to_fork()
     _send(
         control,
@@ -103,7 +125,7 @@ def main() -> NoReturn:
             _send(control, {"outdated": changed[0]})
             _leave(0)
         if len(descriptors) == _DESCRIPTORS:  # else this process has no room for them
-            _fork(control, request, *descriptors)
+            _fork(control, request, inheritance, *descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
     _leave(0)
@@ -147,11 +169,10 @@ def _next_request(control: socket.socket) -> tuple[ForkRequest, list[int]] | Non
     return json.loads(data), list(found)
 
 
-def _fork(control: socket.socket, request: ForkRequest, start: int, log: int) -> None:
+def _fork(control: socket.socket, request: ForkRequest, inheritance: Inheritance, start: int, log: int) -> None:
     """Fork a worker whose parent is the supervisor: by a child that forks it and exits.
 
-    Returns in the template; in the worker it raises `SystemExit` when the worker has ended. Where the host has no room
-    for it, the supervisor sees the start socket close.
+    Returns in the template only. Where the host has no room for it, the supervisor sees the start socket close.
     """
     reading, writing = os.pipe()
     between = _forked()
@@ -159,7 +180,7 @@ def _fork(control: socket.socket, request: ForkRequest, start: int, log: int) ->
         if _forked() == 0:
             control.close()
             os.close(writing)
-            _run_worker(request, start, log, orphaned=reading)
+            _run_worker(request, inheritance, start, log, orphaned=reading)
         os._exit(0)
     os.close(reading)
     if between > 0:
@@ -178,7 +199,7 @@ def _forked() -> int:
             return -1
 
 
-def _run_worker(request: ForkRequest, start: int, log: int, *, orphaned: int) -> NoReturn:
+def _run_worker(request: ForkRequest, inheritance: Inheritance, start: int, log: int, *, orphaned: int) -> NoReturn:
     """Become a worker as if it had been executed, and run it once the supervisor knows it.
 
     Args:
@@ -188,7 +209,7 @@ def _run_worker(request: ForkRequest, start: int, log: int, *, orphaned: int) ->
     """
     with socket.socket(fileno=start) as to_supervisor:
         try:
-            _become_worker(request, log)
+            _become_worker(request, inheritance, log)
             os.read(orphaned, 1)
             os.close(orphaned)
             report = str(os.getpid())
@@ -198,7 +219,20 @@ def _run_worker(request: ForkRequest, start: int, log: int, *, orphaned: int) ->
             os._exit(0)
     from queue_core.worker.__main__ import main as work
 
-    sys.exit(work())
+    end_process(_exit_code(work, inheritance.renewal))
+
+
+def _exit_code(work: Callable[[Callable[[], None]], int], renewal: Renewal) -> int:
+    """Run the worker and return its exit code, as the interpreter would find it."""
+    try:
+        return work(renewal.apply)
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+    except BaseException:  # noqa: BLE001 - the top of the process
+        traceback.print_exc()
+    return 1
 
 
 def _is_let_go(to_supervisor: socket.socket, report: str) -> bool:
@@ -209,10 +243,11 @@ def _is_let_go(to_supervisor: socket.socket, report: str) -> bool:
         return False
 
 
-def _become_worker(request: ForkRequest, log: int) -> None:
-    """Take on all that an executed worker has: session, streams, signals, variables, directory, random numbers.
+def _become_worker(request: ForkRequest, inheritance: Inheritance, log: int) -> None:
+    """Take on all that an executed worker has: session, streams, signals, variables, directory, files, random numbers.
 
     Files that the import has opened stay open, as in an executed worker: their numbers must not become another file's.
+    What the template would do at its end is not done; buffers of files are written out at the end of the worker.
     """
     os.setsid()
     os.dup2(log, 1)
@@ -222,9 +257,11 @@ def _become_worker(request: ForkRequest, log: int) -> None:
     _set_process_name(WORKER_NAME)
     shorten_command(TEMPLATE_ENDING)
     add_variables(request["environment"])
-    if request["cwd"] is not None:
+    if request["cwd"] is not None and not inheritance.is_moved:
         os.chdir(request["cwd"])
-    reseed()
+    inheritance.renewal.apply()
+    disarm(inheritance.recorded)
+    atexit.register(write_out, inheritance.renewal.files)
 
 
 def _set_process_name(name: bytes) -> None:

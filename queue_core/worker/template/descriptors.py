@@ -1,14 +1,16 @@
-"""Descriptors that an import left open, and which of them forked workers must not share.
+"""Descriptors that an import left open: what forked workers open anew, and what they must not share.
 
-Regular files are left alone, read or written, as children and parent may share a log. A connection, a pipe, a kernel
-object, a device, a lock and an SQLite database are hazards.
+A file that is only read or appended to is opened anew by each worker, at the same position: it has one of its own then,
+as an executed worker has. A connection, a pipe, a kernel object, a device, a lock, an SQLite database and a file that
+is written at a position are hazards.
 """
 
 import contextlib
+import fcntl
 import os
 import socket
 import stat
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +54,8 @@ class OpenDescriptor:
         peer: for a socket, what it is connected to or listens on.
         is_locked: whether this process holds a lock of the file.
         is_database: whether the file is an SQLite database.
+        is_written: whether the file is open to be written at a position of its own.
+        name: how a module reaches the object of the descriptor, as `shop.client`.
     """
 
     target: str
@@ -59,6 +63,8 @@ class OpenDescriptor:
     peer: str = ""
     is_locked: bool = False
     is_database: bool = False
+    is_written: bool = False
+    name: str = ""
 
     @property
     def path(self) -> str:
@@ -66,20 +72,37 @@ class OpenDescriptor:
         return self.target.removesuffix(" (deleted)")
 
 
-def descriptor_hazards(*, own: Collection[int]) -> list[ForkHazard]:
-    """Return a hazard for each open thing that forked workers must not share, beside the standard streams.
+def open_descriptors(*, own: Collection[int]) -> dict[int, OpenDescriptor]:
+    """Return what is open beside the standard streams.
 
     Args:
         own: descriptors that the caller takes care of.
     """
-    found = []
+    found = {}
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 - numbers, not paths
         number = int(name)
         if number in _STREAMS or number in own:
             continue
         with contextlib.suppress(OSError):  # the one by which the list was read
-            found.append(_read(number))
-    return hazards_of_descriptors(found)
+            found[number] = _read(number)
+    return found
+
+
+def renewable_files(descriptors: Mapping[int, OpenDescriptor]) -> list[int]:
+    """Return the descriptors of files that each worker can open anew. Pure."""
+    return sorted(number for number, each in descriptors.items() if stat.S_ISREG(each.mode) and _kind_of(each) is None)
+
+
+def open_anew(numbers: Collection[int]) -> None:
+    """Give this process files of its own in place of those that it shares, at the same positions. Raises `OSError`."""
+    for number in numbers:
+        flags = fcntl.fcntl(number, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+        renewed = os.open(f"/proc/self/fd/{number}", flags)
+        try:
+            os.lseek(renewed, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
+            os.dup2(renewed, number, inheritable=os.get_inheritable(number))
+        finally:
+            os.close(renewed)
 
 
 def hazards_of_descriptors(descriptors: Sequence[OpenDescriptor]) -> list[ForkHazard]:
@@ -110,6 +133,9 @@ def _hazard_of(each: OpenDescriptor) -> ForkHazard | None:
         case "memory_file":
             detail = f"memory file {_memory_name(each.target)}"
             does = f"the {detail} is open"
+        case "file":
+            detail = f"file {each.path}"
+            does = f"the {detail} is open to be written"
         case "device" | "gpu":
             detail, does = each.path, f"the device {each.path} is open"
         case "pipe":
@@ -119,6 +145,7 @@ def _hazard_of(each: OpenDescriptor) -> ForkHazard | None:
             inner = each.target.removeprefix("anon_inode:")
             detail = f"{inner.strip('[]')}{', of an event loop' if inner in _LOOPS else ''}"
             does = f"a kernel object ({detail}) is open"
+    does += f" ({each.name})" if each.name else ""
     return ForkHazard(kind, detail, f"{does} after the import, and forked workers would share it: open it {REMEDY}")
 
 
@@ -135,7 +162,9 @@ def _kind_of(each: OpenDescriptor) -> HazardKind | None:
         return "memory_file"
     if each.is_database:
         return "database_file"
-    return "lock" if each.is_locked else None
+    if each.is_locked:
+        return "lock"
+    return "file" if each.is_written or each.path.startswith(f"/proc/{os.getpid()}/") else None
 
 
 def _kind_of_device(path: str) -> HazardKind | None:
@@ -165,6 +194,7 @@ def _read(number: int) -> OpenDescriptor:
         peer=_peer_of(number) if stat.S_ISSOCK(mode) else "",
         is_locked=_is_locked(number),
         is_database=is_regular and _is_database(number),
+        is_written=is_regular and _is_written(number),
     )
 
 
@@ -173,6 +203,11 @@ def _is_locked(number: int) -> bool:
         text = Path(f"/proc/self/fdinfo/{number}").read_text(encoding="ascii", errors="replace")
         return any(line.startswith("lock:") for line in text.splitlines())
     return False
+
+
+def _is_written(number: int) -> bool:
+    flags = fcntl.fcntl(number, fcntl.F_GETFL)
+    return bool(flags & os.O_ACCMODE != os.O_RDONLY and not flags & os.O_APPEND)
 
 
 def _is_database(number: int) -> bool:

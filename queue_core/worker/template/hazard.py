@@ -18,6 +18,12 @@ HazardKind = Literal[
     "gpu",
     "child_process",
     "generator",
+    "file",
+    "shared_memory",
+    "finalizer",
+    "identity",
+    "timer",
+    "stream",
     "fork_handler",
 ]
 

@@ -4,15 +4,50 @@ import codecs
 import contextlib
 import gc
 import os
+import random
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
+
+from queue_core.worker.template.descriptors import open_anew
 
 CODECS: Final = ("ascii", "idna", "latin-1")
 """Codecs that a worker's first connection imports."""
 SEED_BYTES: Final = 8
 MAX_NUMPY_SEED_WORDS: Final = 4
 _WORD_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What an import made that each forked worker makes its own.
+
+    Attributes:
+        generators: generators of random numbers that took their seed from the system.
+        descriptors: files that are read, or appended to.
+        files: all of the import's files, whose buffers a worker writes out at its end.
+    """
+
+    generators: Sequence[random.Random] = ()
+    descriptors: Sequence[int] = ()
+    files: Sequence[object] = ()
+
+    def apply(self) -> None:
+        """Do it, in a process right after its fork. Raises `OSError` when a file can't be opened again."""
+        open_anew([number for number in self.descriptors if _is_open(number)])
+        for generator in self.generators:
+            random.Random.seed(generator)
+        reseed()
+
+
+def _is_open(number: int) -> bool:
+    """Return whether a descriptor is open: a worker that forks children of its own may have closed it."""
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 def prepare_to_fork() -> None:
@@ -39,8 +74,7 @@ def reseed(*, entropy: Callable[[int], bytes] = os.urandom, others: Iterable[Cal
     """Give the known generators of random numbers of a forked worker a state of their own.
 
     CPython does so for `random` itself. `secrets`, `uuid4` and `random.SystemRandom` keep no state: they ask the kernel
-    each time. A library that registers with `os.register_at_fork` has done it before. A generator that the application
-    keeps in a module is a hazard (see `find_hazards`), as nobody can say whether its seed was meant.
+    each time. A library that registers with `os.register_at_fork` has done it before.
 
     Args:
         entropy: returns so many random bytes.

@@ -1,0 +1,219 @@
+"""What an application did while it was imported that can't be seen afterwards: threads, exit hooks, seeds, identities.
+
+Functions of the standard library are replaced within the block, and do what they always do. A value that is meant to
+be of one process only, as a pid or a UUID that a module keeps, would be that of all forked workers.
+"""
+
+import atexit
+import os
+import random
+import sys
+import tempfile
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import wraps
+from types import FrameType
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from queue_core.attempts.failures import shown_path
+from queue_core.worker.template.imported_files import is_of_application
+from queue_core.worker.template.started_threads import StartedThreads, recorded_threads
+
+OWN_VARIABLES: Final = frozenset(
+    {"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR", "TOWLINE_CONCURRENCY"}
+)
+"""Variables that a worker has and its template has not, or has with another value."""
+IDENTITIES: Final[tuple[tuple[Any, str, str], ...]] = (
+    (os, "getpid", "the process id"),
+    (os, "getppid", "the process id of the parent"),
+    (threading, "get_native_id", "the id of the thread"),
+    (os, "urandom", "random bytes"),
+    (random, "_urandom", "random bytes"),
+    (uuid, "uuid1", "a UUID"),
+    (tempfile, "mkdtemp", "a temporary folder"),
+    (tempfile, "mkstemp", "a temporary file"),
+    (tempfile, "mktemp", "the name of a temporary file"),
+)
+"""Functions whose results differ from process to process, with what they return."""
+_BETWEEN: Final = frozenset({"uuid", "secrets", "random", "tempfile", __name__})
+"""Modules that call one of these functions for their caller."""
+_Function = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ExitHook:
+    """A function that runs at the exit of the process, and the module and line that registered it."""
+
+    function: _Function
+    module: str
+    place: str
+
+
+@dataclass(slots=True)
+class RecordedImport:
+    """What was recorded.
+
+    Attributes:
+        threads: the places that started threads.
+        exit_hooks: what was registered by `atexit.register`.
+        identities: what an application took from its process, by the line of code.
+        fresh: generators that took their seed from the system last, so that a new one is as good.
+        is_over: whether the import has ended. A module may have kept one of the replaced functions.
+        is_seeded: whether the generator behind the functions of `random` was given a seed.
+        streams: the files behind the standard streams before the import.
+        folder: the working directory before the import; "" where it is gone.
+    """
+
+    threads: StartedThreads
+    exit_hooks: list[ExitHook] = field(default_factory=list)
+    identities: dict[str, str] = field(default_factory=dict)
+    fresh: "WeakKeyDictionary[random.Random, bool]" = field(default_factory=WeakKeyDictionary)
+    is_over: bool = False
+    is_seeded: bool = False
+    streams: tuple[tuple[int, int] | None, ...] = ()
+    folder: str = ""
+
+
+@contextmanager
+def recorded_import() -> Iterator[RecordedImport]:
+    """Record what an application does within the block."""
+    with ExitStack() as replaced, recorded_threads() as threads:
+        recorded = RecordedImport(threads, streams=standard_streams(), folder=working_folder())
+        for module, name, what in IDENTITIES:
+            original = getattr(module, name)
+            replaced.callback(setattr, module, name, original)
+            setattr(module, name, _noting(recorded, original, what))
+        _replace_exit_hooks(recorded, replaced)
+        _replace_seeds(recorded, replaced)
+        _replace_variables(recorded, replaced)
+        _replace_functions_of_random(recorded, replaced)
+        try:
+            yield recorded
+        finally:
+            recorded.is_over = True
+
+
+def standard_streams() -> tuple[tuple[int, int] | None, ...]:
+    """Return device and inode of the three standard streams, None for one that is closed."""
+    found: list[tuple[int, int] | None] = []
+    for number in range(3):
+        try:
+            status = os.fstat(number)
+        except OSError:
+            found.append(None)
+        else:
+            found.append((status.st_dev, status.st_ino))
+    return tuple(found)
+
+
+def working_folder() -> str:
+    """Return the working directory, "" for one that is gone."""
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as text
+    except OSError:
+        return ""
+
+
+def _noting(recorded: RecordedImport, original: _Function, what: str) -> _Function:
+    @wraps(original)
+    def noting(*arguments: Any, **named: Any) -> Any:
+        if not recorded.is_over and (place := _place_of(sys._getframe(1))):  # noqa: SLF001 - the caller's line
+            recorded.identities.setdefault(place, what)
+        return original(*arguments, **named)
+
+    return noting
+
+
+def _place_of(frame: FrameType | None) -> str:
+    """Return the application's line that called, directly or by a module that only passes the value on; else ""."""
+    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+        frame = frame.f_back
+    if frame is None or not _is_applications(frame):
+        return ""
+    return f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def _is_applications(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", ""))
+    return is_of_application(frame.f_code.co_filename) and not module.startswith(("queue_core.", "orchestrator."))
+
+
+def _replace_exit_hooks(recorded: RecordedImport, replaced: ExitStack) -> None:
+    original: _Function = atexit.register
+
+    @wraps(original)
+    def register(function: _Function, *arguments: Any, **named: Any) -> _Function:
+        frame = sys._getframe(1)  # noqa: SLF001 - the way to the caller's line
+        module = str(frame.f_globals.get("__name__", ""))
+        place = f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+        recorded.exit_hooks.append(ExitHook(function, module, place))
+        return original(function, *arguments, **named)
+
+    replaced.callback(setattr, atexit, "register", original)
+    atexit.register = register  # type: ignore[assignment]
+
+
+def _replace_functions_of_random(recorded: RecordedImport, replaced: ExitStack) -> None:
+    """Note what an application draws; a library may draw, as for the first of its own ids."""
+
+    def noting_seed(name: str, original: _Function) -> _Function:
+        @wraps(original)
+        def seed(*arguments: Any, **named: Any) -> None:
+            recorded.is_seeded |= not recorded.is_over and (name == "setstate" or not _is_fresh(arguments, named))
+            original(*arguments, **named)
+
+        return seed
+
+    for name in random.__all__:
+        original = getattr(random, name)
+        if getattr(original, "__self__", None) is None or name == "getstate":
+            continue  # a class
+        replaced.callback(setattr, random, name, original)
+        is_seed = name in ("seed", "setstate")
+        setattr(
+            random, name, noting_seed(name, original) if is_seed else _noting(recorded, original, "a random number")
+        )
+
+
+def _replace_seeds(recorded: RecordedImport, replaced: ExitStack) -> None:
+    seed, setstate = random.Random.seed, random.Random.setstate
+
+    def seed_and_note(self: random.Random, *arguments: Any, **named: Any) -> None:
+        recorded.fresh[self] = _is_fresh(arguments, named)
+        seed(self, *arguments, **named)
+
+    def set_and_note(self: random.Random, state: Any) -> None:
+        recorded.fresh[self] = False
+        setstate(self, state)
+
+    replaced.callback(setattr, random.Random, "seed", seed)
+    replaced.callback(setattr, random.Random, "setstate", setstate)
+    random.Random.seed = wraps(seed)(seed_and_note)  # type: ignore[method-assign]
+    random.Random.setstate = wraps(setstate)(set_and_note)  # type: ignore[method-assign]
+
+
+def _replace_variables(recorded: RecordedImport, replaced: ExitStack) -> None:
+    kind = type(os.environ)
+    original = kind.__getitem__
+
+    def get_and_note(self: Any, key: Any) -> Any:
+        if key in OWN_VARIABLES:
+            frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to the caller's line
+            while frame is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+                frame = frame.f_back
+            if frame is not None and _is_applications(frame):
+                place = f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+                recorded.identities.setdefault(place, f"the variable {key}")
+        return original(self, key)
+
+    replaced.callback(setattr, kind, "__getitem__", original)
+    kind.__getitem__ = get_and_note  # type: ignore[method-assign]
+
+
+def _is_fresh(arguments: tuple[object, ...], named: dict[str, object]) -> bool:
+    """Return whether the arguments of `seed` ask for a seed of the system's."""
+    return (arguments[0] if arguments else named.get("a")) is None
