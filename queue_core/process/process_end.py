@@ -7,9 +7,11 @@ the interpreter finishes it; what it has inherited is not: that belongs to all p
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import io
 import os
+import signal
 import sys
 import threading
 import traceback
@@ -22,7 +24,11 @@ _BASE: Final = io.FileIO.__mro__[-2]
 
 
 def end_process(code: int) -> NoReturn:
-    """End the process as the interpreter does: join threads, run `atexit`, finish own objects, write buffers out."""
+    """End the process as the interpreter does: join threads, run `atexit`, finish own objects, write buffers out.
+
+    A request to stop does not cut it short.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     with contextlib.suppress(Exception):  # both print their errors themselves
         threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001  as multiprocessing ends its children
         atexit._run_exitfuncs()  # noqa: SLF001
@@ -32,7 +38,14 @@ def end_process(code: int) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or missing
             stream.flush()
+    flush_c_streams()
     os._exit(code)
+
+
+def flush_c_streams() -> None:
+    """Write out what libraries of C have printed."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).fflush(None)
 
 
 def write_out(files: Iterable[object]) -> None:

@@ -38,7 +38,12 @@ from queue_core.worker.template.finalizers import disarm
 from queue_core.worker.template.hazards import imported_state
 from queue_core.worker.template.imported_files import FileVersion, changed_files, written_since
 from queue_core.worker.template.preparation import Renewal, prepare_to_fork
-from queue_core.worker.template.recorded_import import RecordedImport, recorded_import, working_folder
+from queue_core.worker.template.recorded_import import (
+    RecordedImport,
+    blocked_signals,
+    recorded_import,
+    working_folder,
+)
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
 """The number of the control socket's descriptor."""
@@ -66,11 +71,13 @@ class Inheritance:
         renewal: what it makes its own.
         recorded: what the import did, also for the end of a process.
         is_moved: whether the import has changed the working directory.
+        is_masked: whether the import has blocked signals, or let them through.
     """
 
     renewal: Renewal
     recorded: RecordedImport
     is_moved: bool
+    is_masked: bool
 
 
 class ForkRequest(TypedDict):
@@ -107,7 +114,12 @@ def main() -> NoReturn:
         find_room()
     except NoRoomError as error:
         hazards.append(f"a supervisor could not find its forked workers again: {error}")
-    inheritance = Inheritance(state.renewal, recorded, working_folder() != recorded.folder)
+    inheritance = Inheritance(
+        state.renewal,
+        recorded,
+        is_moved=working_folder() != recorded.folder,
+        is_masked=blocked_signals() != recorded.blocked,
+    )
     prepare_to_fork()
     _send(
         control,
@@ -253,7 +265,8 @@ def _become_worker(request: ForkRequest, inheritance: Inheritance, log: int) -> 
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if not inheritance.is_masked:
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
     _set_process_name(WORKER_NAME)
     shorten_command(TEMPLATE_ENDING)
     add_variables(request["environment"])

@@ -68,6 +68,8 @@ def finalizer_hazards(
             f"{function} at exit, of {hook.place}",
             f"{hook.place} registers {function} for the exit of the process while it is imported",
         )
+    for function in _finalizers_of_processes():
+        yield _hazard(f"{function} of multiprocessing.util.Finalize", f"{function} is to be called at the exit")
     for entry in _finalizers():
         kind, function = type(entry[0]).__name__, name_of_function(entry[1])
         name = _called(names, entry[0])
@@ -110,6 +112,17 @@ def _finalizers() -> list[tuple[object, Callable[..., object], "weakref.finalize
             if _package_of(module) not in HARMLESS_FINALIZERS:
                 found.append((entry[0], entry[1], finalizer))
     return found
+
+
+def _finalizers_of_processes() -> list[str]:
+    """Return the functions that `multiprocessing` calls at the exit of the process which registered them."""
+    registry = getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", {})
+    callbacks = [getattr(each, "_callback", None) for each in list(registry.values())]
+    return [
+        name_of_function(each)
+        for each in callbacks
+        if _package_of(getattr(each, "__module__", "")) not in HARMLESS_HOOKS
+    ]
 
 
 def name_of_function(function: object) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from queue_core.process.process_end import flush_c_streams
 from queue_core.worker.template.descriptors import open_anew
 
 CODECS: Final = ("ascii", "idna", "latin-1")
@@ -60,6 +61,7 @@ def prepare_to_fork() -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # closed or missing
             stream.flush()
+    flush_c_streams()
     gc.collect()
     gc.freeze()
 

@@ -7,6 +7,7 @@ be of one process only, as a pid or a UUID that a module keeps, would be that of
 import atexit
 import os
 import random
+import signal
 import sys
 import tempfile
 import threading
@@ -27,20 +28,21 @@ OWN_VARIABLES: Final = frozenset(
     {"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR", "TOWLINE_CONCURRENCY"}
 )
 """Variables that a worker has and its template has not, or has with another value."""
-IDENTITIES: Final[tuple[tuple[Any, str, str], ...]] = (
-    (os, "getpid", "the process id"),
-    (os, "getppid", "the process id of the parent"),
-    (threading, "get_native_id", "the id of the thread"),
-    (os, "urandom", "random bytes"),
-    (random, "_urandom", "random bytes"),
-    (uuid, "uuid1", "a UUID"),
-    (tempfile, "mkdtemp", "a temporary folder"),
-    (tempfile, "mkstemp", "a temporary file"),
-    (tempfile, "mktemp", "the name of a temporary file"),
+_OF_MAPPINGS: Final = frozenset({"os", "collections.abc", "_collections_abc"})
+_SOURCES: Final = frozenset({"uuid", "secrets", "random"})
+_FILES: Final = frozenset({"tempfile"})
+IDENTITIES: Final[tuple[tuple[Any, str, str, frozenset[str]], ...]] = (
+    (os, "getpid", "the process id", frozenset()),
+    (os, "getppid", "the process id of the parent", frozenset()),
+    (threading, "get_native_id", "the id of the thread", frozenset()),
+    (os, "urandom", "random bytes", _SOURCES),
+    (random, "_urandom", "random bytes", _SOURCES),
+    (uuid, "uuid1", "a UUID", frozenset()),
+    (tempfile, "mkdtemp", "a temporary folder", _FILES),
+    (tempfile, "mkstemp", "a temporary file", _FILES),
+    (tempfile, "mktemp", "the name of a temporary file", _FILES),
 )
-"""Functions whose results differ from process to process, with what they return."""
-_BETWEEN: Final = frozenset({"uuid", "secrets", "random", "tempfile", __name__})
-"""Modules that call one of these functions for their caller."""
+"""Functions whose results differ from process to process, what they return, and modules that pass it on."""
 _Function = Callable[..., Any]
 
 
@@ -66,6 +68,7 @@ class RecordedImport:
         is_seeded: whether the generator behind the functions of `random` was given a seed.
         streams: the files behind the standard streams before the import.
         folder: the working directory before the import; "" where it is gone.
+        blocked: the signals that were blocked before the import.
     """
 
     threads: StartedThreads
@@ -76,17 +79,20 @@ class RecordedImport:
     is_seeded: bool = False
     streams: tuple[tuple[int, int] | None, ...] = ()
     folder: str = ""
+    blocked: frozenset[int] = frozenset()
 
 
 @contextmanager
 def recorded_import() -> Iterator[RecordedImport]:
     """Record what an application does within the block."""
     with ExitStack() as replaced, recorded_threads() as threads:
-        recorded = RecordedImport(threads, streams=standard_streams(), folder=working_folder())
-        for module, name, what in IDENTITIES:
+        recorded = RecordedImport(
+            threads, streams=standard_streams(), folder=working_folder(), blocked=blocked_signals()
+        )
+        for module, name, what, between in IDENTITIES:
             original = getattr(module, name)
             replaced.callback(setattr, module, name, original)
-            setattr(module, name, _noting(recorded, original, what))
+            setattr(module, name, _noting(recorded, original, what, between))
         _replace_exit_hooks(recorded, replaced)
         _replace_seeds(recorded, replaced)
         _replace_variables(recorded, replaced)
@@ -118,19 +124,24 @@ def working_folder() -> str:
         return ""
 
 
-def _noting(recorded: RecordedImport, original: _Function, what: str) -> _Function:
+def blocked_signals() -> frozenset[int]:
+    """Return the numbers of the signals that are blocked in this thread."""
+    return frozenset(map(int, signal.pthread_sigmask(signal.SIG_BLOCK, ())))
+
+
+def _noting(recorded: RecordedImport, original: _Function, what: str, between: frozenset[str]) -> _Function:
     @wraps(original)
     def noting(*arguments: Any, **named: Any) -> Any:
-        if not recorded.is_over and (place := _place_of(sys._getframe(1))):  # noqa: SLF001 - the caller's line
+        if not recorded.is_over and (place := _place_of(sys._getframe(1), between)):  # noqa: SLF001 - the caller's line
             recorded.identities.setdefault(place, what)
         return original(*arguments, **named)
 
     return noting
 
 
-def _place_of(frame: FrameType | None) -> str:
+def _place_of(frame: FrameType | None, between: frozenset[str]) -> str:
     """Return the application's line that called, directly or by a module that only passes the value on; else ""."""
-    while frame is not None and frame.f_globals.get("__name__") in _BETWEEN:
+    while frame is not None and frame.f_globals.get("__name__") in between | {__name__}:
         frame = frame.f_back
     if frame is None or not _is_applications(frame):
         return ""
@@ -151,7 +162,8 @@ def _replace_exit_hooks(recorded: RecordedImport, replaced: ExitStack) -> None:
         module = str(frame.f_globals.get("__name__", ""))
         place = f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
         recorded.exit_hooks.append(ExitHook(function, module, place))
-        return original(function, *arguments, **named)
+        original(function, *arguments, **named)
+        return function
 
     replaced.callback(setattr, atexit, "register", original)
     atexit.register = register  # type: ignore[assignment]
@@ -175,7 +187,9 @@ def _replace_functions_of_random(recorded: RecordedImport, replaced: ExitStack) 
         replaced.callback(setattr, random, name, original)
         is_seed = name in ("seed", "setstate")
         setattr(
-            random, name, noting_seed(name, original) if is_seed else _noting(recorded, original, "a random number")
+            random,
+            name,
+            noting_seed(name, original) if is_seed else _noting(recorded, original, "a random number", frozenset()),
         )
 
 
@@ -203,7 +217,7 @@ def _replace_variables(recorded: RecordedImport, replaced: ExitStack) -> None:
     def get_and_note(self: Any, key: Any) -> Any:
         if key in OWN_VARIABLES:
             frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to the caller's line
-            while frame is not None and frame.f_globals.get("__name__") in ("os", "_collections_abc"):
+            while frame is not None and frame.f_globals.get("__name__") in _OF_MAPPINGS:
                 frame = frame.f_back
             if frame is not None and _is_applications(frame):
                 place = f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"

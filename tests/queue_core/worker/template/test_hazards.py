@@ -257,6 +257,81 @@ def test_native_threads_are_told_by_their_library(
             id="a child",
         ),
         pytest.param("import random\na = random.Random(7)", ["generator"], id="a generator"),
+        pytest.param("import random\nclass A:\n    a = random.Random(7)", ["generator"], id="a generator of a class"),
+        pytest.param("import random\na = {1: [random.Random(7)]}", ["generator"], id="a generator in a dict"),
+        pytest.param("import random\ndef f(a=random.Random(7)): ...", ["generator"], id="a generator of a default"),
+        pytest.param(
+            "import random\ndef f():\n    a = random.Random(7)\n    return lambda: a.random()\nf = f()",
+            ["generator"],
+            id="a generator of a closure",
+        ),
+        pytest.param("import random\na = random.Random(); a.setstate(a.getstate())", ["generator"], id="a state"),
+        pytest.param("import random, time\nrandom.seed(time.time())", ["generator"], id="a seed"),
+        pytest.param("a = open('/dev/urandom', 'rb')", ["generator"], id="random numbers that are read ahead"),
+        pytest.param("import random\na = random.uniform(0, 60)", ["identity"], id="a random number"),
+        pytest.param("import os\na = f'worker-{os.getpid()}'", ["identity"], id="the process id"),
+        pytest.param("from uuid import uuid4\na = str(uuid4())", ["identity"], id="a UUID"),
+        pytest.param("import uuid\na = uuid.uuid1()", ["identity"], id="a UUID of the host"),
+        pytest.param("import secrets\na = secrets.token_hex()", ["identity"], id="a token"),
+        pytest.param("import tempfile\na = tempfile.mkdtemp()", ["identity"], id="a temporary folder that stays"),
+        pytest.param("import os\na = os.environ.get('TOWLINE_WORKER')", ["identity"], id="the worker's name"),
+        pytest.param("import tempfile\na = tempfile.TemporaryDirectory()", ["finalizer", "identity"], id="a folder"),
+        pytest.param("import tempfile\na = tempfile.NamedTemporaryFile()", ["file", "finalizer"], id="a named file"),
+        pytest.param("import tempfile\na = tempfile.TemporaryFile()", ["file"], id="a temporary file"),
+        pytest.param("import atexit, shutil\natexit.register(shutil.rmtree, 'a')", ["finalizer"], id="a hook at exit"),
+        pytest.param(
+            "import os, weakref\nclass A: pass\na = A(); weakref.finalize(a, os.remove, 'a')",
+            ["finalizer"],
+            id="weakref.finalize",
+        ),
+        pytest.param(
+            "class A:\n    def __del__(self): ...\nclass B:\n    held = [A()]",
+            ["finalizer"],
+            id="a finalizer in Python",
+        ),
+        pytest.param(
+            "import multiprocessing.util\nmultiprocessing.util.Finalize(None, print, exitpriority=1)",
+            ["finalizer"],
+            id="a finalizer of multiprocessing",
+        ),
+        pytest.param("import shelve\na = shelve.open('a')", ["finalizer"], id="a shelf"),
+        pytest.param(
+            "def f():\n    try:\n        yield\n    finally:\n        print()\na = f(); next(a)",
+            ["finalizer"],
+            id="a suspended generator",
+        ),
+        pytest.param(
+            "import contextlib\n@contextlib.contextmanager\ndef f():\n    yield\na = f(); a.__enter__()",
+            ["finalizer"],
+            id="a context that was entered",
+        ),
+        pytest.param(
+            "import types\n@types.coroutine\ndef f():\n    yield\nasync def g():\n    await f()\na = g(); a.send(None)",
+            ["finalizer"],
+            id="a suspended coroutine",
+        ),
+        pytest.param("import multiprocessing\na = multiprocessing.Lock()", ["shared_memory"], id="a lock of processes"),
+        pytest.param("import multiprocessing\na = multiprocessing.Event()", ["shared_memory"], id="an event"),
+        pytest.param("import multiprocessing\na = multiprocessing.Value('i')", ["shared_memory"], id="a value"),
+        pytest.param("import multiprocessing\na = multiprocessing.RawArray('i', 3)", ["shared_memory"], id="an array"),
+        pytest.param(
+            "import multiprocessing\na = multiprocessing.Queue()",
+            ["pipe", "shared_memory"],
+            id="a queue of processes",
+        ),
+        pytest.param("import mmap\na = mmap.mmap(-1, 8)", ["shared_memory"], id="mmap"),
+        pytest.param(
+            "import mmap\nwith open('a', 'w+b') as f:\n    f.truncate(8); a = {'a': mmap.mmap(f.fileno(), 8)}",
+            ["shared_memory"],
+            id="mmap of a file",
+        ),
+        pytest.param("a = open('a', 'w')", ["file"], id="a file that is written"),
+        pytest.param("open('a', 'w').close(); a = open('a', 'r+')", ["file"], id="a file that is changed"),
+        pytest.param("import os\na = os.open('a', os.O_CREAT | os.O_WRONLY)", ["file"], id="a bare descriptor"),
+        pytest.param("import gzip\na = gzip.open('a.gz', 'ab')", ["file"], id="a compressed file"),
+        pytest.param("a = open('/proc/self/statm')", ["file"], id="a file of the process"),
+        pytest.param("import signal\nsignal.signal(signal.SIGALRM, print); signal.alarm(99)", ["timer"], id="a timer"),
+        pytest.param("import os\nos.dup2(os.open('a', os.O_CREAT | os.O_APPEND), 2)", ["stream"], id="a stream"),
     ],
 )
 def test_an_import_that_leaves_something_open_has_a_hazard(tmp_path: Path, application: str, kinds: list[str]) -> None:
@@ -374,6 +449,33 @@ def test_the_generator_of_numpy_itself_is_no_hazard_and_another_is(tmp_path: Pat
     assert hazards_after(tmp_path, "import numpy.random\nfrom numpy.random import mtrand\na = mtrand._rand") == []
     hazards = hazards_after(tmp_path, "import numpy\nchance = numpy.random.default_rng()")
     assert [each.detail for each in hazards if each.kind == "generator"] == ["shop.chance"]
+
+
+@pytest.mark.parametrize(
+    ("application", "detail"),
+    [
+        pytest.param("import mmap\nclass A:\n    a = [mmap.mmap(-1, 8)]", "shop.A (mmap.mmap)", id="memory"),
+        pytest.param(
+            "import multiprocessing\nlock = multiprocessing.Lock()",
+            "shop.lock (multiprocessing.synchronize.Lock)",
+            id="a lock",
+        ),
+        pytest.param(
+            "class Desk:\n    def __del__(self): ...\ndesks = [Desk()]",
+            "shop.Desk (shop.desks), with __del__",
+            id="__del__",
+        ),
+        pytest.param("import atexit\natexit.register(print)", "print at exit, of shop.py:2", id="a hook at exit"),
+    ],
+)
+def test_a_hazard_names_its_class_and_what_leads_to_it(tmp_path: Path, application: str, detail: str) -> None:
+    (hazard,) = hazards_after(tmp_path, application)
+    assert hazard.detail == detail
+
+
+def test_a_socket_is_named_by_what_leads_to_it(tmp_path: Path) -> None:
+    (hazard,) = hazards_after(tmp_path, "import socket\nclass Client:\n    own = socket.socket()\nclient = Client()")
+    assert "an unconnected TCP socket is open (shop.Client) after the import" in hazard.sentence
 
 
 def test_a_generator_is_told_by_the_module_that_made_it(tmp_path: Path) -> None:

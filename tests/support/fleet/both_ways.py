@@ -1,0 +1,158 @@
+"""An application run by executed workers, and by forked ones, and what each leaves behind."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from orchestrator.runtimes.template_process import TemplateState
+from queue_core.connect import open_queues
+from queue_core.task import NewTask, QueueSpec
+from tests.support.eventually import eventually
+from tests.support.fleet.template_bench import REPOSITORY, TemplateBench, reported_to_end, template_bench
+
+WORKERS: Final = 2
+TASKS_OF_WORKER: Final = 2
+PROGRAM: Final = """
+from queue_core.worker.app import App
+app = App()
+
+def note(*words):
+    with open("notes", "a") as notes:
+        print(*words, file=notes)
+
+{top}
+
+@app.task(queue="q")
+def work(task):
+    n = int(task.text)
+{body}
+"""
+_OURS: Final = ("queue.db", "log", "tasks.py", "__pycache__")
+"""What the names of files begin with that are no program's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftBehind:
+    """What two workers of two tasks each leave: exit codes, tasks, and the content of each file, "" for a folder."""
+
+    codes: tuple[int, ...]
+    tasks_left: int
+    files: Mapping[str, bytes]
+
+    @property
+    def repeats(self) -> Mapping[str, list[int]]:
+        """How often each different line is in a file, for programs whose lines are random."""
+        return {name: sorted(Counter(content.splitlines()).values()) for name, content in self.files.items()}
+
+
+class BothWays:
+    """One program in two folders."""
+
+    def __init__(self, folder: Path, top: str, body: str, files: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._text = PROGRAM.format(top=top, body="\n".join(f"    {line}" for line in body.splitlines()))
+        self._files = files
+
+    def executed(self) -> LeftBehind:
+        """Run executed workers, one after the other."""
+        folder = self._prepared("executed")
+        bench = TemplateBench(folder)
+        codes = []
+        for worker in range(WORKERS):
+            with (folder / "log").open("ab") as log:
+                ran = subprocess.run(
+                    [sys.executable, "-m", "queue_core.worker"],
+                    cwd=folder,
+                    env={**bench.environment("tasks:app"), **_variables(folder, worker)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    timeout=60,
+                    check=False,
+                )
+            codes.append(ran.returncode)
+        return _left_in(folder, codes)
+
+    def forked(self, state: TemplateState = "ready") -> LeftBehind:
+        """Run forked workers of one template, which must be in this state, one after the other."""
+        folder = self._prepared("forked")
+        codes = []
+        with template_bench(folder) as bench:
+            template = bench.ready("tasks:app", state=state)
+            for worker in range(WORKERS):
+                forked = bench.fork(template, SCRIPT="", **_variables(folder, worker))
+                forked.let_go()
+                codes.append(reported_to_end(forked))
+        return _left_in(folder, codes)
+
+    def recycled(self, *, forked: bool) -> LeftBehind:
+        """Run one worker whose tasks are each done by a child of its own, until all are done."""
+        folder = self._prepared("forked" if forked else "executed")
+        (folder / "log.lock").touch()
+        recycling = {"TOWLINE_RECYCLE": '{"tasks": 1}', "TOWLINE_SUPERVISOR_LOCK": str(folder / "log.lock")}
+        variables = {**_variables(folder, 0), **recycling}
+        with template_bench(folder) as bench, (folder / "log.lock").open() as held, bench.log.open("ab") as log:
+            fcntl.flock(held, fcntl.LOCK_EX)
+            if forked:
+                worker = bench.fork(bench.ready("tasks:app"), SCRIPT="", **variables)
+                worker.let_go()
+                _stop_when_done(folder, worker.pid)
+                code = reported_to_end(worker)
+            else:
+                environment = {**bench.environment("tasks:app"), **variables}
+                command = [sys.executable, "-m", "queue_core.worker"]
+                with subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log) as program:
+                    _stop_when_done(folder, program.pid)
+                    code = program.wait(timeout=60)
+        return _left_in(folder, [code])
+
+    def _prepared(self, name: str) -> Path:
+        folder = self._folder / name
+        folder.mkdir()
+        (folder / "tasks.py").write_text(self._text)
+        for file, text in self._files.items():
+            (folder / file).write_text(text)
+        with closing(open_queues(_url(folder), durability="relaxed")) as queues:
+            queues.put_queue(QueueSpec("q"))
+            queues.queue("q").add([NewTask(str(n).encode()) for n in range(WORKERS * TASKS_OF_WORKER)])
+        return folder
+
+
+def _url(folder: Path) -> str:
+    return f"sqlite:///{folder}/queue.db"
+
+
+def _variables(folder: Path, worker: int) -> dict[str, str]:
+    return {
+        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONUNBUFFERED": "",
+        "TOWLINE_URL": _url(folder),
+        "TOWLINE_QUEUE": "q",
+        "TOWLINE_WORKER": f"w{worker}",
+        "TOWLINE_RECYCLE": f'{{"tasks": {TASKS_OF_WORKER}}}',
+    }
+
+
+def _stop_when_done(folder: Path, pid: int) -> None:
+    with closing(open_queues(_url(folder), durability="relaxed")) as queues:
+        eventually(lambda: not queues.queue("q").stats().pending, seconds=60)
+    os.kill(pid, signal.SIGTERM)
+
+
+def _left_in(folder: Path, codes: list[int]) -> LeftBehind:
+    with closing(open_queues(_url(folder), durability="relaxed")) as queues:
+        tasks = queues.queue("q").stats().pending
+    files = {
+        str(path.relative_to(folder)): b"" if path.is_dir() else path.read_bytes().replace(os.fsencode(folder), b"")
+        for path in sorted(folder.rglob("*"))
+        if not path.relative_to(folder).parts[0].startswith(_OURS)
+    }
+    return LeftBehind(tuple(codes), tasks, files)
