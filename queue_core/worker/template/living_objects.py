@@ -55,11 +55,13 @@ def names_of(objects: Iterable[object]) -> Mapping[int, str]:
     library's. An object that none leads to is left out.
     """
     wanted = {id(each) for each in objects}
-    modules = {id(values): name for name, values in _modules()}
     found: dict[int, str] = {}
+    if not wanted:
+        return found
+    modules = {id(values) for _, values in _modules()}
     for values_of in ({name: values for name, _, values in application_modules()}, dict(_modules())):
         if wanted - found.keys():
-            _follow(values_of, wanted, modules.keys(), found)
+            _follow(values_of, wanted, modules, found)
     return found
 
 
@@ -72,7 +74,7 @@ def _modules() -> list[tuple[str, dict[str, object]]]:
 
 
 def _follow(
-    values_of: Mapping[str, Mapping[str, object]], wanted: set[int], modules: Iterable[int], found: dict[int, str]
+    values_of: Mapping[str, Mapping[str, object]], wanted: set[int], modules: set[int], found: dict[int, str]
 ) -> None:
     """Add the names of wanted objects, nearest first, without passing through another module."""
     closed = set(modules)
