@@ -2,7 +2,7 @@
 
 The objects of that process are left out of all collections, so the interpreter's own teardown would reach neither the
 buffers of a file that a module keeps nor what only a module leads to. What this process has made itself is finished as
-the interpreter finishes it; what it has inherited is not: that belongs to all processes together.
+the interpreter finishes it; what it has inherited is not: that belongs to all processes together (ADR 48).
 """
 
 import atexit

@@ -37,12 +37,12 @@ from queue_core.worker.template.environment_block import (
 from queue_core.worker.template.finalizers import disarm
 from queue_core.worker.template.hazards import imported_state
 from queue_core.worker.template.imported_files import FileVersion, changed_files, written_since
-from queue_core.worker.template.preparation import Renewal, prepare_to_fork
+from queue_core.worker.template.preparation import ForkRenewal, prepare_to_fork
 from queue_core.worker.template.recorded_import import (
     RecordedImport,
     blocked_signals,
+    current_directory,
     recorded_import,
-    working_folder,
 )
 
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
@@ -65,7 +65,7 @@ FILES_AT_ONCE: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Inheritance:
-    """What a worker has from its template.
+    """The state of a template as its workers take it over.
 
     Attributes:
         renewal: what it makes its own.
@@ -74,7 +74,7 @@ class Inheritance:
         is_masked: whether the import has blocked signals, or let them through.
     """
 
-    renewal: Renewal
+    renewal: ForkRenewal
     recorded: RecordedImport
     is_moved: bool
     is_masked: bool
@@ -117,7 +117,7 @@ def main() -> NoReturn:
     inheritance = Inheritance(
         state.renewal,
         recorded,
-        is_moved=working_folder() != recorded.folder,
+        is_moved=current_directory() != recorded.folder,
         is_masked=blocked_signals() != recorded.blocked,
     )
     prepare_to_fork()
@@ -234,7 +234,7 @@ def _run_worker(request: ForkRequest, inheritance: Inheritance, start: int, log:
     end_process(_exit_code(work, inheritance.renewal))
 
 
-def _exit_code(work: Callable[[Callable[[], None]], int], renewal: Renewal) -> int:
+def _exit_code(work: Callable[[Callable[[], None]], int], renewal: ForkRenewal) -> int:
     """Run the worker and return its exit code, as the interpreter would find it."""
     try:
         return work(renewal.apply)

@@ -1,4 +1,4 @@
-"""What an import left to be done at the end of its process: exit hooks, finalizers, suspended generators.
+"""The ends of a process that an import arranged: exit hooks, finalizers, suspended generators.
 
 An executed worker does it for what it has made itself. A forked one would do it for what it shares with all others:
 the first that ends would remove the temporary folder of all. So what is not known to concern the memory of one process

@@ -1,8 +1,8 @@
 """The hazards of a fork in this process, as it is after the import of an application.
 
 Nothing is imported to look, and nothing of the application runs. What can't be told safe is a hazard: all objects that
-Python's collector reaches are looked at, and what the kernel says of descriptors, memory, threads and timers. Signal
-handlers and locks of `threading` are none: a forked process has them as its parent had.
+Python's collector reaches are looked at, and what the kernel says of descriptors, memory, threads and timers
+(ADR 48). Signal handlers and locks of `threading` are none: a forked process has them as its parent had.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ from queue_core.worker.template.generators import (
 from queue_core.worker.template.hazard import REMEDY, ForkHazard
 from queue_core.worker.template.living_objects import living_objects, names_of
 from queue_core.worker.template.native_threads import native_thread_hazards
-from queue_core.worker.template.preparation import Renewal
+from queue_core.worker.template.preparation import ForkRenewal
 from queue_core.worker.template.recorded_import import RecordedImport, standard_streams
 from queue_core.worker.template.shared_memory import is_shared_class, shared_mappings, shared_memory_hazards
 from queue_core.worker.template.started_threads import python_thread_hazards
@@ -52,7 +52,7 @@ _COMPRESSED = frozenset({"gzip", "bz2", "lzma"})
 
 @dataclass(frozen=True, slots=True)
 class ImportedState:
-    """What an import left in this process.
+    """The state that an import left in this process.
 
     Attributes:
         hazards: why this process can't be forked into workers; nothing when it can.
@@ -60,7 +60,7 @@ class ImportedState:
     """
 
     hazards: Sequence[ForkHazard]
-    renewal: Renewal
+    renewal: ForkRenewal
 
 
 def find_hazards(*, own_descriptors: Collection[int], recorded: RecordedImport | None = None) -> Sequence[ForkHazard]:
@@ -112,7 +112,7 @@ def imported_state(*, own_descriptors: Collection[int], recorded: RecordedImport
     ]
     found += native_thread_hazards(may_fork=not found)
     found += generator_hazards(generators, names, recorded, files)
-    return ImportedState(tuple(dict.fromkeys(found)), Renewal(generators.renewed, renewed, files))
+    return ImportedState(tuple(dict.fromkeys(found)), ForkRenewal(generators.renewed, renewed, files))
 
 
 def _is_looked_at(kind: type) -> bool:

@@ -21,8 +21,8 @@ _WORD_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """What an import made that each forked worker makes its own.
+class ForkRenewal:
+    """The things of an import that each forked worker makes its own.
 
     Attributes:
         generators: generators of random numbers that took their seed from the system.

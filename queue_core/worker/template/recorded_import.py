@@ -1,4 +1,4 @@
-"""What an application did while it was imported that can't be seen afterwards: threads, exit hooks, seeds, identities.
+"""A record of an import: what can not be seen afterwards, as the origins of threads, exit hooks, seeds and identities.
 
 Functions of the standard library are replaced within the block, and do what they always do. A value that is meant to
 be of one process only, as a pid or a UUID that a module keeps, would be that of all forked workers.
@@ -57,7 +57,7 @@ class ExitHook:
 
 @dataclass(slots=True)
 class RecordedImport:
-    """What was recorded.
+    """A record of one import.
 
     Attributes:
         threads: the places that started threads.
@@ -87,7 +87,7 @@ def recorded_import() -> Iterator[RecordedImport]:
     """Record what an application does within the block."""
     with ExitStack() as replaced, recorded_threads() as threads:
         recorded = RecordedImport(
-            threads, streams=standard_streams(), folder=working_folder(), blocked=blocked_signals()
+            threads, streams=standard_streams(), folder=current_directory(), blocked=blocked_signals()
         )
         for module, name, what, between in IDENTITIES:
             original = getattr(module, name)
@@ -116,7 +116,7 @@ def standard_streams() -> tuple[tuple[int, int] | None, ...]:
     return tuple(found)
 
 
-def working_folder() -> str:
+def current_directory() -> str:
     """Return the working directory, "" for one that is gone."""
     try:
         return os.getcwd()  # noqa: PTH109 - compared as text
