@@ -6,6 +6,8 @@ alone is a hazard.
 """
 
 import atexit
+import io
+import os
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,25 +19,34 @@ from queue_core.worker.template.recorded_import import ExitHook, RecordedImport
 
 GENERATORS: Final = (GeneratorType, CoroutineType)
 HARMLESS_HOOKS: Final = frozenset(
-    {"PIL", "asyncio", "billiard", "certifi", "concurrent", "logging", "multiprocessing", "queue_core", "weakref"}
+    {
+        *("PIL", "asyncio", "billiard", "certifi", "concurrent", "joblib", "logging", "matplotlib._pylab_helpers"),
+        *("multiprocessing", "opentelemetry", "pymongo", "queue_core", "sentry_sdk", "weakref"),
+    }
 )
-"""Packages whose own hooks at exit end what a process has in memory, or see that they run in another process."""
+"""Modules whose own hooks at exit end what a process has in memory, or see that they run in another process."""
 HARMLESS_FINALIZERS: Final = HARMLESS_HOOKS | {
-    *("boto3", "botocore", "celery", "django", "google", "googleapiclient", "httpcore", "httplib2", "httpx", "jinja2"),
-    *("kombu", "numpy", "pandas", "psycopg", "psycopg_pool", "redis", "requests", "sqlalchemy", "urllib3", "werkzeug"),
+    *("anthropic", "boto3", "botocore", "celery", "django", "google", "googleapiclient", "httpcore", "httplib2"),
+    *("httpx", "jinja2", "kombu", "numpy", "openai", "pandas", "psycopg", "psycopg_pool", "redis", "requests"),
+    *("sqlalchemy", "urllib3", "werkzeug"),
 }
-"""Packages whose finalizers close connections and files, which are hazards of their own while they are open."""
+"""Modules whose finalizers close connections and files, which are hazards of their own while they are open."""
 _WRITES: Final = frozenset({"dbm", "mailbox", "shelve", "tempfile"})
 """Modules of the standard library whose finalizers write or remove files."""
-_STANDARD: Final = sys.stdlib_module_names - _WRITES
+_KNOWN: Final = HARMLESS_FINALIZERS | (sys.stdlib_module_names - _WRITES)
+_FILE: Final = io.FileIO.__mro__[-2]
+"""The base class of all files, whose finalizer in C calls `close`."""
 
 
 def has_finalizer(kind: type) -> bool:
     """Return whether instances of a class have a finalizer in Python that is not known to be harmless."""
-    for base in kind.__mro__:
-        if isinstance(base.__dict__.get("__del__"), FunctionType):
-            package = _package_of(base.__dict__["__del__"].__module__)
-            return package not in _STANDARD and package not in HARMLESS_FINALIZERS
+    for name in ("__del__", "close") if issubclass(kind, _FILE) else ("__del__",):
+        for base in kind.__mro__:
+            method = base.__dict__.get(name)
+            if isinstance(method, FunctionType):
+                if not _is_of(method.__module__, _KNOWN):
+                    return True
+                break
     return False
 
 
@@ -49,8 +60,7 @@ def is_suspended(generator: object) -> bool:
 
 
 def _is_known(frame: FrameType | None) -> bool:
-    package = _package_of(str(frame.f_globals.get("__name__", ""))) if frame is not None else ""
-    return package in _STANDARD or package in HARMLESS_FINALIZERS
+    return frame is not None and _is_of(str(frame.f_globals.get("__name__", "")), _KNOWN)
 
 
 def finalizer_hazards(
@@ -81,7 +91,7 @@ def finalizer_hazards(
             yield _hazard(f"generator {code}{name}", f"the generator {code}{name} is suspended after the import")
         elif has_finalizer(type(each)):
             kind = f"{type(each).__module__}.{type(each).__qualname__}"
-            yield _hazard(f"{kind}{name}, with __del__", f"a {kind}{name} has a finalizer (__del__)")
+            yield _hazard(f"{kind}{name}, with a finalizer", f"a {kind}{name} has a finalizer")
 
 
 def finalized_objects() -> list[object]:
@@ -99,7 +109,7 @@ def disarm(recorded: RecordedImport) -> None:
 
 def _hooks(recorded: RecordedImport | None) -> list[ExitHook]:
     hooks = recorded.exit_hooks if recorded is not None else ()
-    return [hook for hook in hooks if _package_of(hook.module) not in HARMLESS_HOOKS]
+    return [hook for hook in hooks if not _is_of(hook.module, HARMLESS_HOOKS)]
 
 
 def _finalizers() -> list[tuple[object, Callable[..., object], "weakref.finalize[Any, Any]"]]:
@@ -109,7 +119,7 @@ def _finalizers() -> list[tuple[object, Callable[..., object], "weakref.finalize
         entry = finalizer.peek()
         if entry is not None and finalizer.atexit:
             module = getattr(entry[1], "__module__", "") or ""
-            if _package_of(module) not in HARMLESS_FINALIZERS:
+            if not _is_of(module, HARMLESS_FINALIZERS):
                 found.append((entry[0], entry[1], finalizer))
     return found
 
@@ -118,11 +128,10 @@ def _finalizers_of_processes() -> list[str]:
     """Return the functions that `multiprocessing` calls at the exit of the process which registered them."""
     registry = getattr(sys.modules.get("multiprocessing.util"), "_finalizer_registry", {})
     callbacks = [getattr(each, "_callback", None) for each in list(registry.values())]
+    own = [each for each in callbacks if not _is_of(getattr(each, "__module__", ""), HARMLESS_HOOKS)]
     return [
-        name_of_function(each)
-        for each in callbacks
-        if _package_of(getattr(each, "__module__", "")) not in HARMLESS_HOOKS
-    ]
+        name_of_function(each) for each in own if each is not os.close
+    ]  # that of shared memory, a hazard of its own
 
 
 def name_of_function(function: object) -> str:
@@ -130,8 +139,13 @@ def name_of_function(function: object) -> str:
     return str(getattr(function, "__qualname__", "")) or type(function).__qualname__
 
 
-def _package_of(module: str) -> str:
-    return module.partition(".")[0]
+def _is_of(module: str, modules: frozenset[str]) -> bool:
+    """Return whether a module is one of these, or within one."""
+    while module:
+        if module in modules:
+            return True
+        module = module.rpartition(".")[0]
+    return False
 
 
 def _called(names: Mapping[int, str], each: object) -> str:

@@ -294,6 +294,11 @@ def test_native_threads_are_told_by_their_library(
             ["finalizer"],
             id="a finalizer of multiprocessing",
         ),
+        pytest.param(
+            "import io\nclass A(io.RawIOBase):\n    def close(self): ...\na = A()",
+            ["finalizer"],
+            id="a file of its own",
+        ),
         pytest.param("import shelve\na = shelve.open('a')", ["finalizer"], id="a shelf"),
         pytest.param(
             "def f():\n    try:\n        yield\n    finally:\n        print()\na = f(); next(a)",
@@ -462,7 +467,7 @@ def test_the_generator_of_numpy_itself_is_no_hazard_and_another_is(tmp_path: Pat
         ),
         pytest.param(
             "class Desk:\n    def __del__(self): ...\ndesks = [Desk()]",
-            "shop.Desk (shop.desks), with __del__",
+            "shop.Desk (shop.desks), with a finalizer",
             id="__del__",
         ),
         pytest.param("import atexit\natexit.register(print)", "print at exit, of shop.py:2", id="a hook at exit"),
