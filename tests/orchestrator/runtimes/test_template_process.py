@@ -22,7 +22,7 @@ from queue_core.worker.app import App
 def __getattr__(name):
     if name != "app":
         raise AttributeError(name)
-    if "TOWLINE_WORKER" in os.environ:
+    if "SCRIPT" in os.environ:
         print({say}, flush=True)
         os._exit(7)
     return App()
