@@ -204,6 +204,7 @@ def http_config(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # a peer is who the socket says: else X-Forwarded-For would pass for a trusted proxy
         backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=stop_seconds,
         **_tls_files(options),
