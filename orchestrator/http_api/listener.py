@@ -23,7 +23,7 @@ from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
 from queue_core.server.options import ProxyLogin, ServeOptions, check_options
-from queue_core.server.server import HttpServer, bind, http_config, url_of
+from queue_core.server.server import HttpServer, bind, http_config, served_certificate, url_of
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer
@@ -42,6 +42,7 @@ class FleetListener:
         """
         check_options(options)
         self.options = options
+        self._certificate = served_certificate(options)
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
         authorizer = Authorizer(options)
@@ -109,7 +110,9 @@ class FleetListener:
         class FleetConnection(HttpConnection):
             shared = Connections(loop.time)
 
-        config = http_config(self._app, self.options, protocol=FleetConnection, stop_seconds=STOP_SECONDS)
+        config = http_config(
+            self._app, protocol=FleetConnection, certificate=self._certificate, stop_seconds=STOP_SECONDS
+        )
         server = self._server = HttpServer(config, started=lambda: None, stopping=self._end_streams)
         if self._should_stop:
             server.stop()

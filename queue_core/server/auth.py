@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.process.loopback import is_loopback
-from queue_core.server.options import Role, ServeOptions
-from queue_core.server.problems import refusal
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.problems import given_twice, refusal
 from queue_core.task import QueueSpec
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -100,13 +100,36 @@ class Authorizer:
     """Admits requests by their headers, or raises the error that they are refused with."""
 
     def __init__(self, options: ServeOptions) -> None:
-        self._tokens = tuple(
-            (sha256(token.secret.encode()).digest(), Principal(token.role, token.email)) for token in options.tokens
-        )
+        self.tokens: tuple[AccessToken, ...] = ()
+        self._tokens: tuple[tuple[bytes, Principal], ...] = ()
+        self.renew(options.tokens)
         self._checks_host = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._accepted_hosts: dict[bytes, None] = {}
         self._granted: OrderedDict[Principal, tuple[bytes, str]] = OrderedDict()
+
+    def renew(self, tokens: Sequence[AccessToken]) -> None:
+        """Accept these tokens in place of the present ones. Any thread may call this: others read one name, once.
+
+        The caller of a token that stays is the same object, by which what they keep open is counted.
+        """
+        known = dict(self._tokens)
+        renewed = []
+        for token in tokens:
+            digest, caller = sha256(token.secret.encode()).digest(), Principal(token.role, token.email)
+            before = known.get(digest)
+            renewed.append((digest, before if before == caller and before is not None else caller))
+        self.tokens, self._tokens = tuple(tokens), tuple(renewed)
+
+    def secrets(self) -> list[str]:
+        """Return the tokens, as people show them."""
+        return [token.secret for token in self.tokens]
+
+    def is_current(self, caller: Principal) -> bool:
+        """Return whether a caller who was admitted would be so now: their token may have been removed since."""
+        if not self._tokens or caller in self._granted:
+            return True
+        return any(caller is known for _, known in self._tokens)
 
     def check(self, headers: Headers, verb: str) -> None:
         """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token without the role."""
@@ -148,6 +171,8 @@ class Authorizer:
             if name == b"host":
                 host = value
             elif name == b"authorization":
+                if authorization is not None:
+                    raise given_twice("Authorization")
                 authorization = value
             elif name == b"origin":
                 origin = value

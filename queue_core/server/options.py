@@ -1,7 +1,7 @@
 """Options of a server: addresses, tokens and limits. Values only; the configuration file builds them."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntFlag
 from pathlib import Path
 
@@ -147,6 +147,20 @@ def check_options(options: ServeOptions) -> None:
         raise InvalidSettingError("a proxy logs people in, and no token is set: give the server tokens")
     if options.grpc is not None:
         _check_grpc(options.grpc, options.tokens)
+
+
+def _has_tls(grpc: GrpcOptions | None) -> bool:
+    return grpc is not None and grpc.tls is not None
+
+
+def with_credentials(options: ServeOptions, other: ServeOptions) -> ServeOptions:
+    """Return options with the tokens and certificates of `other`, as far as a running server can take them up."""
+    tokens = other.tokens if bool(options.tokens) == bool(other.tokens) else options.tokens
+    tls = other.tls if (options.tls is None) == (other.tls is None) else options.tls
+    grpc = options.grpc
+    if grpc is not None and other.grpc is not None and _has_tls(grpc) == _has_tls(other.grpc):
+        grpc = replace(grpc, tls=other.grpc.tls)
+    return replace(options, tokens=tokens, tls=tls, grpc=grpc)
 
 
 def _check_grpc(grpc: GrpcOptions, tokens: tuple[AccessToken, ...]) -> None:

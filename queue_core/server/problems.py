@@ -118,6 +118,11 @@ def refusal(status: int, name: str, detail: str, *, headers: tuple[tuple[bytes, 
     return Problem(status, detail, PREFIX + name, headers)
 
 
+def given_twice(header: str) -> Problem:
+    """Return the refusal of a request with two values of a header where nobody knows which was meant."""
+    return refusal(400, "header-given-twice", f"a request must have one {header} header: more than one given")
+
+
 def body_too_large(limit: int) -> Problem:
     """Return the problem of a body over the limit."""
     return refusal(

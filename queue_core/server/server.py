@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,10 +25,18 @@ from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
-from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
+from queue_core.server.http.connections import (
+    ACCEPTED_AT_ONCE,
+    AcceptErrors,
+    Connections,
+    file_limit,
+    max_connections_for,
+    max_grpc_connections_for,
+)
 from queue_core.server.http.fast_protocol import fast_protocol_class
 from queue_core.server.http.http_connection import HttpConnection
-from queue_core.server.options import ServeOptions, check_options
+from queue_core.server.http.tls import ServedCertificate, TlsConnection
+from queue_core.server.options import ServeOptions, check_options, with_credentials
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
@@ -48,13 +56,6 @@ MAX_INHERITED_SOCKETS: Final = 64
 _ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 log = get_logger()
-
-
-class TlsFiles(TypedDict, total=False):
-    """Arguments of uvicorn."""
-
-    ssl_certfile: Path
-    ssl_keyfile: str
 
 
 class HttpServer(uvicorn.Server):
@@ -87,10 +88,23 @@ class HttpServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         """Count the second for every connection."""
-        for connection in tuple(self.server_state.connections):
-            if isinstance(connection, HttpConnection):
-                connection.tick()
+        open_ones = [one for one in self.server_state.connections if isinstance(one, HttpConnection)]
+        for connection in open_ones:
+            connection.tick()
+        if open_ones and (shared := open_ones[0].shared).is_full:
+            idle = sorted((one for one in open_ones if one.is_idle), key=lambda one: one.ticks)
+            shared.have_idle([one.make_room for one in idle])
         return await super().on_tick(counter)
+
+    def forget_callers(self) -> None:
+        """Have the token of each connection looked at again; any thread may call this."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: it has stopped
+            self._loop.call_soon_threadsafe(self._forget_callers)
+
+    def _forget_callers(self) -> None:
+        for connection in self.server_state.connections:
+            if isinstance(connection, HttpConnection):
+                connection.forget_caller()
 
     def stop(self) -> None:
         """Leave the main loop; any thread, or a signal handler, may call this."""
@@ -179,26 +193,45 @@ def url_of(options: ServeOptions, listening: socket.socket) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _tls_files(options: ServeOptions) -> TlsFiles:
-    """Return uvicorn's settings for the certificate of a listener; none for one that speaks plaintext."""
+def served_certificate(options: ServeOptions) -> ServedCertificate | None:
+    """Return the certificate of a listener; None for one that speaks plaintext. Raises `InvalidSettingError`."""
     if options.tls is None:
-        return {}
-    return {"ssl_certfile": options.tls.cert, "ssl_keyfile": str(options.tls.key)}
+        return None
+    try:
+        return ServedCertificate(options.tls)
+    except OSError as error:
+        raise InvalidSettingError(f"{options.tls.cert} and {options.tls.key}: {error.strerror or error}") from error
+
+
+def renew_certificate(served: ServedCertificate | None, options: ServeOptions) -> None:
+    """Serve the certificate of these options from now on. Raises `InvalidSettingError`: then the old one stays."""
+    if served is None or options.tls is None:
+        return
+    try:
+        served.replace(options.tls)
+    except OSError as error:
+        raise InvalidSettingError(f"{options.tls.cert} and {options.tls.key}: {error.strerror or error}") from error
 
 
 def http_config(
-    app: ASGIApp, options: ServeOptions, *, protocol: type[asyncio.Protocol], stop_seconds: int
+    app: ASGIApp, *, protocol: type[HttpConnection], certificate: ServedCertificate | None, stop_seconds: int
 ) -> uvicorn.Config:
     """Return uvicorn's settings of a listener, for an `HttpServer`.
 
     Args:
         protocol: the class of its connections.
+        certificate: with it they speak TLS.
         stop_seconds: seconds that a stop waits for requests under way.
     """
+
+    def over_tls(config: uvicorn.Config, **given: Any) -> asyncio.BaseProtocol:
+        assert certificate is not None
+        return TlsConnection(protocol(config, **given), certificate, asyncio.get_running_loop())
+
     return uvicorn.Config(
         app,
         loop="asyncio",
-        http=protocol,
+        http=protocol if certificate is None else over_tls,  # type: ignore[arg-type]  # any callable will do
         ws="none",
         lifespan="off",
         log_config=None,
@@ -207,7 +240,6 @@ def http_config(
         proxy_headers=False,  # a peer is who the socket says: else X-Forwarded-For would pass for a trusted proxy
         backlog=ACCEPTED_AT_ONCE,
         timeout_graceful_shutdown=stop_seconds,
-        **_tls_files(options),
     )
 
 
@@ -259,6 +291,7 @@ class QueueServer:
         """Bind at once. Raises `InvalidSettingError`, `ListenError`."""
         check_options(options)
         self._options = options
+        self._certificate = served_certificate(options)
         self._extensions = extensions
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
@@ -295,11 +328,14 @@ class QueueServer:
 
     async def run(self, *, started: Callable[[], None] = lambda: None) -> None:
         """Serve until `stop`; returns when every answer is written and every thread has ended."""
-        connections = Connections(asyncio.get_running_loop().time)
+        most = max_connections_for(file_limit())
+        if self._grpc is not None:
+            most -= max_grpc_connections_for(file_limit())
+        connections = Connections(asyncio.get_running_loop().time, most=most)
         app = ServerApp(self.core, connections, extensions=self._extensions)
         stop_seconds = max(1, round(self._options.stop_seconds))
         protocol = fast_protocol_class(self.core, connections)
-        config = http_config(app, self._options, protocol=protocol, stop_seconds=stop_seconds)
+        config = http_config(app, protocol=protocol, certificate=self._certificate, stop_seconds=stop_seconds)
 
         AcceptErrors(asyncio.get_running_loop())
 
@@ -332,6 +368,21 @@ class QueueServer:
             if self._options.socket_path is not None and self._kept is None:
                 self._options.socket_path.unlink(missing_ok=True)
             log.info(events.SERVER_STOPPED, url=self.url)
+
+    def renew(self, options: ServeOptions) -> None:
+        """Take up the tokens and the certificates of these options; the rest stays. Any thread may call this.
+
+        Raises `InvalidSettingError`: then nothing has changed.
+        """
+        renewed = with_credentials(self._options, options)
+        check_options(renewed)
+        renew_certificate(self._certificate, renewed)
+        if self._grpc is not None and renewed.grpc is not None:
+            self._grpc.renew(renewed.grpc)
+        self._options = renewed
+        self.core.renew_tokens(renewed.tokens)
+        if self._http is not None:
+            self._http.forget_callers()
 
     def keep_listening(self) -> int:
         """Return a descriptor that keeps the address bound after the server has stopped: callers wait meanwhile."""
@@ -440,6 +491,10 @@ class ServerThread:
         if self._failure is not None:
             raise self._failure
         return self.url
+
+    def renew(self, options: ServeOptions) -> None:
+        """See `QueueServer.renew`."""
+        self._server.renew(options)
 
     def hand_over(self) -> int:
         """Stop, but keep the address bound through the descriptor that is returned."""

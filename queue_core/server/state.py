@@ -26,7 +26,7 @@ from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.options import ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
@@ -144,6 +144,10 @@ class ServerState:
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._maintenance = ThreadPool(1, name="towline-maintenance")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
+
+    def renew_tokens(self, tokens: Sequence[AccessToken]) -> None:
+        """Accept these tokens in place of the present ones. Any thread may call this."""
+        self.authorizer.renew(tokens)
 
     def health(self) -> Health:
         """Return the answer to a health probe."""

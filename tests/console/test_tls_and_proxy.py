@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
@@ -67,6 +68,18 @@ def test_queues_and_pages_are_served_over_tls(certificate: Certificate, monkeypa
             assert (status, QUEUE in html) == (200, True)
         finally:
             listener.stop()
+
+
+def test_a_request_that_is_refused_over_tls_gets_its_answer(certificate: Certificate) -> None:
+    tls = HttpTls(certificate.certificate, certificate.key)
+    context = ssl.create_default_context(cafile=str(certificate.certificate))
+    with capture_logs() as logged, a_server(options=ServeOptions("localhost", tls=tls)) as server:
+        connection = http.client.HTTPSConnection("localhost", server.port, timeout=10, context=context)
+        connection.request("GET", "/livez", headers={"x": "y" * 70_000})
+        answer = connection.getresponse()
+        assert (answer.status, b"head" in answer.read()) == (431, True)
+        connection.close()
+    assert "loop.failed" not in [one["event"] for one in logged]
 
 
 def test_a_certificate_that_can_not_be_used_is_refused_with_its_place(certificate: Certificate, tmp_path: Path) -> None:

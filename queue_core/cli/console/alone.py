@@ -20,7 +20,7 @@ from queue_core.server.console.mount import ENTRY, ConsoleMount
 from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import ServeOptions
-from queue_core.server.server import BACKLOG, HttpServer, bind, http_config, url_of
+from queue_core.server.server import BACKLOG, HttpServer, bind, http_config, served_certificate, url_of
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
@@ -109,6 +109,7 @@ class ConsoleAlone:
         self._writes = writes
         self._token = token
         self._payloads = payloads
+        self._certificate = served_certificate(options)
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self._server: HttpServer | None = None
@@ -142,7 +143,9 @@ class ConsoleAlone:
             address = f"{self.url}/{ENTRY}"
             announce(Announced(address, f"{address}{link}" if link else None))
 
-        config = http_config(app, self._options, protocol=PageConnection, stop_seconds=STOP_SECONDS)
+        config = http_config(
+            app, protocol=PageConnection, certificate=self._certificate, stop_seconds=STOP_SECONDS
+        )
         server = self._server = HttpServer(config, started=started, stopping=mount.stop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):

@@ -22,7 +22,8 @@ from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
-from queue_core.server.options import GrpcOptions
+from queue_core.server.http.connections import file_limit, max_grpc_connections_for
+from queue_core.server.options import GrpcOptions, GrpcTls
 from queue_core.server.state import ServerState
 
 NANOSECONDS_PER_MICROSECOND = 1000
@@ -95,6 +96,8 @@ MAX_CALLS = 1000
 """Calls running or waiting for a thread; further ones get RESOURCE_EXHAUSTED."""
 CALL_SECONDS = 60.0
 """Longest time for one call; then it gets UNAVAILABLE."""
+HANDSHAKE_MILLISECONDS = 10_000
+"""Time for the handshake of a connection."""
 STOP_SECONDS = 0.5
 """Time for running calls to finish when the server stops."""
 
@@ -111,6 +114,7 @@ class GrpcListener:
         """Bind the listener. Raises `ListenError`."""
         self._api = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._renewed: object = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
         self._server = grpc.server(
             self._threads,
@@ -119,6 +123,8 @@ class GrpcListener:
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_allowed_incoming_connections", max_grpc_connections_for(file_limit())),
+                ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
             ],
         )
         names = METHODS.keys() - _ONLY_REST
@@ -134,8 +140,8 @@ class GrpcListener:
             if options.tls is None:
                 port = self._server.add_insecure_port(address)
             else:
-                pair = (options.tls.key, options.tls.certificates)
-                port = self._server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+                credentials = grpc.dynamic_ssl_server_credentials(_certificate(options.tls), self._take_renewed)
+                port = self._server.add_secure_port(address, credentials)
         except RuntimeError:
             port = 0
         if not port:
@@ -146,6 +152,16 @@ class GrpcListener:
             )
         assert isinstance(port, int)
         return port
+
+    def renew(self, options: GrpcOptions) -> None:
+        """Serve the certificate of these options to connections that come from now on."""
+        if options.tls is not None:
+            self._renewed = _certificate(options.tls)
+
+    def _take_renewed(self) -> object:
+        """Return the certificate for a connection that is made, as gRPC asks for it; None: that of the one before."""
+        renewed, self._renewed = self._renewed, None
+        return renewed
 
     def start(self) -> None:
         """Start serving; call it in the server's event loop."""
@@ -205,6 +221,10 @@ class GrpcListener:
             ) from None
         except CancelledError:
             raise _stopping() from None
+
+
+def _certificate(tls: GrpcTls) -> object:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificates)])
 
 
 class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types

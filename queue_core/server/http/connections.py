@@ -3,7 +3,7 @@
 import asyncio
 import errno
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from queue_core.log import get_logger
@@ -32,6 +32,13 @@ MIN_CONNECTIONS: Final = 16
 """Connections of a listener, at least."""
 MIN_SPARE_FILES: Final = 64
 """Descriptors left for the store, workers and logs, at least; a quarter of all where that is more."""
+IDLE_TICKS: Final = 2
+"""Seconds without a request, or with a part of a head, after which a connection makes room for another where as many
+are open as the listener takes."""
+HANDSHAKE_PATIENCE_SECONDS: Final = 1.0
+"""The same for a TLS handshake."""
+MAX_GRPC_CONNECTIONS: Final = 1_000
+"""Connections of a gRPC listener, at most; it has an eighth of those of the process."""
 LOG_SECONDS: Final = 10.0
 """Seconds between two log entries of one event: a client must not be able to fill the log."""
 ACCEPTED_AT_ONCE: Final = 16
@@ -50,19 +57,78 @@ def max_connections_for(files: int) -> int:
     return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, files - max(MIN_SPARE_FILES, files // 4)))
 
 
+def max_grpc_connections_for(files: int) -> int:
+    """Return how many of them a gRPC listener takes."""
+    return min(MAX_GRPC_CONNECTIONS, max_connections_for(files) // 8)
+
+
+def file_limit() -> int:
+    """Return how many descriptors this process may have."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 class Connections:
-    """State shared by the connections of one listener. Lives in its loop."""
+    """State shared by the connections of one listener. Lives in its loop.
+
+    A connection counts from when it is accepted. Where as many are open as there may be, one that asks for nothing
+    makes room for the next: else whoever opens connections and is silent would lock all others out (ADR 93).
+    """
 
     def __init__(self, now: Callable[[], float], *, most: int | None = None) -> None:
         """Args:
         now: returns the loop's time, in seconds.
         most: connections at once; chosen by the process's limit of descriptors when left out.
         """
-        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self.most = max_connections_for(files) if most is None else most
+        self.most = max_connections_for(file_limit()) if most is None else most
+        self.open = 0
+        """Connections that were accepted and are not closed yet."""
+        self._idle: list[Callable[[], bool]] = []
+        self._handshakes: dict[object, tuple[float, Callable[[], None]]] = {}
         self._now = now
         self._logged_at: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
+
+    def enter(self) -> int:
+        """Count a connection that was accepted; returns how many there are over the limit."""
+        self.open += 1
+        over = self.open - self.most
+        return over - 1 if over > 0 and self._make_room() else max(over, 0)
+
+    def leave(self) -> None:
+        """Count a connection no more: it was closed."""
+        self.open -= 1
+
+    def handshake_begins(self, who: object, abort: Callable[[], None]) -> None:
+        """Note a TLS handshake; `abort` closes its connection."""
+        self._handshakes[who] = self._now(), abort
+
+    def handshake_ends(self, who: object) -> None:
+        """Forget a handshake. Once is enough, more often is allowed."""
+        self._handshakes.pop(who, None)
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether connections are to say that they are idle: see `have_idle`."""
+        return self.open >= self.most
+
+    def have_idle(self, closers: Sequence[Callable[[], bool]]) -> None:
+        """Take connections that may make room, those that were idle for longest last.
+
+        Each closes its own and returns whether it was still idle.
+        """
+        self._idle = list(closers)
+
+    def _make_room(self) -> bool:
+        """Close one connection that asks for nothing; returns whether there was one."""
+        oldest = next(iter(self._handshakes.items()), None)
+        if oldest is not None and self._now() - oldest[1][0] >= HANDSHAKE_PATIENCE_SECONDS:
+            del self._handshakes[oldest[0]]
+            oldest[1][1]()
+            return True
+        while self._idle:
+            if self._idle.pop()():
+                return True
+        return False
 
     def warn(self, event: str, **values: object) -> None:
         """Log an event that a client caused, unless the same event was logged just now."""
@@ -106,7 +172,7 @@ class AcceptErrors:
         if self._is_refusing:
             return
         self._is_refusing = True
-        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limit = file_limit()
         log.error(events.CONNECTIONS_REFUSED, error=error.strerror, limit=limit, fix="raise LimitNOFILE, or ulimit -n")
         loop.call_later(RECOVERED_SECONDS, self._check_recovered)
 

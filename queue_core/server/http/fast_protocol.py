@@ -221,6 +221,10 @@ class FastProtocol(HttpConnection):
         self.known = None
         super().linger(seconds=seconds)
 
+    def forget_caller(self) -> None:
+        """See `HttpConnection.forget_caller`: the next head is parsed, and its token looked at."""
+        self.known = None
+
     def _free(self, cycle: FastCycle) -> None:
         if cycle.reserved_bytes:
             cycle.endpoint.free(cycle.reserved_bytes)

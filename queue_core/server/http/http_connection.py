@@ -14,14 +14,16 @@ from queue_core.server import events
 from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
-from queue_core.server.problems import MEDIA_TYPE, Problem, refusal
+from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of a head, and of trailers and the extensions of chunks."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
-_RECORDED_HEADERS: Final = frozenset({b"host", b"content-length", b"transfer-encoding", b"expect"})
-"""Headers whose values the bounds depend on."""
+_GIVEN_ONCE: Final = frozenset({b"authorization", b"content-type", b"content-length", b"idempotency-key", b"origin"})
+"""Headers of which a request has one: with two nobody knows which was meant, and a proxy may have checked the other."""
+_RECORDED_HEADERS: Final = _GIVEN_ONCE | {b"host", b"transfer-encoding", b"expect"}
+"""Headers on whose values or number the bounds depend."""
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
 """Headers that ask for another protocol."""
 
@@ -44,6 +46,9 @@ class HttpConnection(HttpToolsProtocol):
     ticks = 0
     """Seconds since the connection, its request or its silence began."""
     host_count = 0
+    given: tuple[bytes, ...] = ()
+    """The headers of `_GIVEN_ONCE` in the arriving head."""
+    given_twice = ""
     is_understood = False
     """Return whether the last bytes had the end of a head or a part of a body in them."""
     window_bytes = 0
@@ -52,6 +57,8 @@ class HttpConnection(HttpToolsProtocol):
     """Bytes since the last complete head or part of a body."""
     dropped_bytes = 0
     unsent_bytes = 0
+    over_limit: int | None = None
+    """How many connections were over the limit as this one was accepted, where TLS below has counted it."""
     seconds_left = bounds.LINGER_SECONDS
 
     # -- reading -----------------------------------------------------------------------------------------------------
@@ -110,6 +117,7 @@ class HttpConnection(HttpToolsProtocol):
         self.is_between = False
         self.is_in_head = True
         self.asks_upgrade = self.is_begun = False
+        self.given, self.given_twice = (), ""
         self.host_count = self.body_length = self.dropped_bytes = self.ticks = 0
         super().on_message_begin()
 
@@ -123,13 +131,17 @@ class HttpConnection(HttpToolsProtocol):
         self.headers.append((name, value))
 
     def _record_header(self, name: bytes, value: bytes) -> None:
+        if name in _GIVEN_ONCE:
+            if name in self.given:
+                self.given_twice = name.decode().title()
+            self.given += (name,)
         if name == b"host":
             self.host_count += 1
         elif name == b"content-length":
             self.body_length = int(value)
         elif name == b"transfer-encoding":
             self.body_length = None
-        elif value.lower() == b"100-continue":
+        elif name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
 
     def on_headers_complete(self) -> None:
@@ -151,6 +163,8 @@ class HttpConnection(HttpToolsProtocol):
         elif self.host_count != 1 and (self.host_count or self.parser.get_http_version() != "1.0"):
             detail = f"a request must have one Host header: {self.host_count} given"
             self.end(refusal(400, "bad-host", detail))
+        elif self.given_twice:
+            self.end(given_twice(self.given_twice))
         else:
             self.is_begun = True
             self.begin()
@@ -225,7 +239,8 @@ class HttpConnection(HttpToolsProtocol):
         self.ticks = 0
         with contextlib.suppress(OSError):  # the client closed meanwhile
             self.flow.resume_reading()
-            self.transport.write_eof()
+            if self.transport.can_write_eof():  # asyncio's TLS can't close one direction
+                self.transport.write_eof()
 
     def _drop(self, count: int) -> None:
         self.dropped_bytes += count
@@ -286,7 +301,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Refuse a connection over the limit."""
         super().connection_made(transport)
-        over = len(self.connections) - self.shared.most
+        over = self.shared.enter() if self.over_limit is None else self.over_limit
         if over <= 0:
             return
         self.shared.over_limit()
@@ -296,6 +311,29 @@ class HttpConnection(HttpToolsProtocol):
         detail = f"{self.shared.most} connections are open, which is this server's limit; try again later"
         self.end(refusal(503, "too-many-connections", detail, headers=((b"retry-after", b"1"),)))
         self.linger(seconds=bounds.REFUSED_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Count the connection no more."""
+        if self.over_limit is None:
+            self.shared.leave()
+        super().connection_lost(exc)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether it has asked for nothing for some time: its client has the next step."""
+        is_waiting = self.is_between or self.is_in_head
+        is_done = self.cycle is None or self.cycle.response_complete
+        return is_waiting and is_done and not self.is_ending and self.ticks >= bounds.IDLE_TICKS
+
+    def forget_caller(self) -> None:
+        """Forget who was admitted: tokens have changed."""
+
+    def make_room(self) -> bool:
+        """Close if it is still idle; returns whether it was."""
+        if not self.is_idle or self.transport.is_closing():
+            return False
+        self.transport.abort()
+        return True
 
     def timeout_keep_alive_handler(self) -> None:
         """Do nothing: see `tick`."""
