@@ -11,11 +11,18 @@ from orchestrator.supervisor.reload import ReloadedSettings
 from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import read_text, settings_failure
+from queue_core.config.reloading import with_credentials_of
 from queue_core.config.settings import Override
 from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
 from queue_core.schedules.book import schedule_json
 from queue_core.task import QueueSpec
+
+Renewal = Callable[[Project], Callable[[], None]]
+"""Reads the tokens and certificates of settings, and returns what has a listener take them up.
+
+Raises `CommandError` or `OSError` for such as can't be used.
+"""
 
 
 def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Project:
@@ -29,12 +36,20 @@ def load_project(file: Path | None, *, flags: tuple[Override, ...] = ()) -> Proj
 
 
 def pools_loader(
-    file: Path | None, *, flags: tuple[Override, ...], started_with: Project, queues: Queues
+    file: Path | None,
+    *,
+    flags: tuple[Override, ...],
+    started_with: Project,
+    queues: Queues,
+    renewal: Renewal | None = None,
 ) -> Callable[[], ReloadedSettings]:
     """Return a function that reads the pools again for a reload; mistakes raise `ReloadRefusedError`.
 
     Settings outside `pools` stay as in `started_with` until the next start, except that new queues are made in
-    `queues`.
+    `queues`, and tokens and certificates are taken up.
+
+    Args:
+        renewal: of the listener; None: there is none.
     """
     in_force = started_with
 
@@ -49,9 +64,13 @@ def pools_loader(
 
     def finish(project: Project) -> ReloadedSettings:
         nonlocal in_force
+        take_up = _renewed(project, renewal)
         new = [spec for spec in project.queue_file.specs() if spec.name not in in_force.queue_file.queues]
         made = _made(queues, new)
+        take_up()
         in_force = _with_queues(in_force, project, made)
+        if renewal is not None:
+            in_force = replace(in_force, queue_file=with_credentials_of(in_force.queue_file, project.queue_file))
         schedules = [schedule_json(one) for one in project.schedules]
         return ReloadedSettings(project.pools, _changed_beside(in_force, project), made, schedules)
 
@@ -78,6 +97,18 @@ def _with_queues(in_force: Project, read: Project, names: Collection[str]) -> Pr
     before = in_force.queue_file
     made = {name: read.queue_file.queues[name] for name in names}
     return replace(in_force, queue_file=before.model_copy(update={"queues": {**before.queues, **made}}))
+
+
+def _renewed(project: Project, renewal: Renewal | None) -> Callable[[], None]:
+    """Read the tokens and certificates. Raises `ReloadRefusedError`."""
+    if renewal is None:
+        return lambda: None
+    try:
+        return renewal(project)
+    except CommandError as error:
+        raise ReloadRefusedError(error.lines) from None
+    except OSError as error:
+        raise ReloadRefusedError([f"{error.filename}: {error.strerror}" if error.filename else str(error)]) from None
 
 
 def _changed_beside(before: Project, after: Project) -> tuple[str, ...]:

@@ -22,8 +22,8 @@ from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
-from queue_core.server.options import ProxyLogin, ServeOptions, check_options
-from queue_core.server.server import HttpServer, bind, http_config, served_certificate, url_of
+from queue_core.server.options import ProxyLogin, ServeOptions, check_options, with_credentials
+from queue_core.server.server import HttpServer, bind, http_config, renew_certificate, served_certificate, url_of
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer
@@ -45,7 +45,7 @@ class FleetListener:
         self._certificate = served_certificate(options)
         self._listening: socket.socket = bind(options)
         self.url = url_of(options, self._listening)
-        authorizer = Authorizer(options)
+        authorizer = self._authorizer = Authorizer(options)
         routes: list[BaseRoute] = [*_routes(authorizer, extensions)]
         self._pages: ConsoleMount | None = None
         self._queues: OtherServer | None = None
@@ -75,24 +75,36 @@ class FleetListener:
 
         paths = [extension.endpoint.path for extension in extensions.routes]
         self._queues = OtherServer(queues)
-        known = self.options.tokens
         own = OwnServer(self._app, host="localhost", paths=paths)
-        api = SplitApi(own, paths, self._queues, token_there=token_elsewhere(known, authorizer))
-        tokens = tuple(token.secret for token in known)
+        api = SplitApi(own, paths, self._queues, token_there=token_elsewhere(authorizer))
         proxy = None if self.options.proxy is None else self._proxy(self.options.proxy, authorizer)
         rules = PayloadRules(self.options.console_payloads, self.options.console_redact)
-        options = ConsoleOptions(tokens, writes=self.options.console_writes, payloads=rules, proxy=proxy)
-        return Console(api, options, logins=None if tokens else RemoteTokens(api))
+        options = ConsoleOptions(authorizer.secrets, writes=self.options.console_writes, payloads=rules, proxy=proxy)
+        return Console(api, options, logins=None if authorizer.tokens else RemoteTokens(api))
 
     def _proxy(self, proxy: ProxyLogin, authorizer: Authorizer) -> "PersonFinder":
         """Return how people are found whom a proxy names: those of a role for which there is a token to call with."""
-        known, person = tokens_by_role(self.options.tokens), proxy_login(proxy, authorizer)
+        person = proxy_login(proxy, authorizer)
 
         def found(address: str, headers: Headers) -> str | None:
             token = person(address, headers)
-            return token if token is not None and authorizer.granted_role(token) in known else None
+            return (
+                token
+                if token is not None and authorizer.granted_role(token) in tokens_by_role(authorizer.tokens)
+                else None
+            )
 
         return found
+
+    def renew(self, options: ServeOptions) -> None:
+        """See `QueueServer.renew`."""
+        renewed = with_credentials(self.options, options)
+        check_options(renewed)
+        renew_certificate(self._certificate, renewed)
+        self.options = renewed
+        self._authorizer.renew(renewed.tokens)
+        if self._server is not None:
+            self._server.forget_callers()
 
     def stop(self) -> None:
         """Stop within a few seconds, and remove the socket."""

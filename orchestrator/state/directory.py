@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -51,6 +52,7 @@ class StateDir:
         self._overrides_lock_path = self.path / "orders.lock"
         self._worker_requests_path = self.path / "worker_requests.json"
         self._host_path = self.path / "host.json"
+        self._worker_token_path = self.path / "worker.token"
         self._reload_path = self.path / "reload.json"
         self._reloaded_path = self.path / "reloaded.json"
         self.decisions = Journal(self._decisions_path, check=self.check_own)
@@ -240,6 +242,16 @@ class StateDir:
             yield
         finally:
             os.close(lock)
+
+    def worker_token(self) -> str:
+        """Return the token of this folder's workers at their own server, which the folder keeps. Raises `OSError`.
+
+        It is no token of the settings: those are replaced while workers live, and the next supervisor adopts them.
+        """
+        make_folder(self.path)
+        with suppress(FileExistsError), open(self._worker_token_path, "x", encoding="ascii", opener=opener) as file:
+            file.write(secrets.token_urlsafe())
+        return self._worker_token_path.read_text(encoding="ascii")
 
     def request_reload(self, request: str) -> None:
         """Ask the supervisor to reload; `request` identifies the request. Raises `OSError`."""

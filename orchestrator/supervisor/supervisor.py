@@ -29,10 +29,11 @@ from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
 from orchestrator.supervisor.snapshot import SnapshotWriter
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
-from orchestrator.supervisor.unix_signals import OwnTerminal, handling_signals
+from orchestrator.supervisor.unix_signals import handling_signals
 from orchestrator.supervisor.unserved import UnservedWatch
 from orchestrator.supervisor.view import Heartbeat, Phase
 from queue_core.log import get_logger
+from queue_core.process.own_terminal import OwnTerminal
 
 log = get_logger()
 

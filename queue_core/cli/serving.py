@@ -24,6 +24,7 @@ from queue_core.events import EventLog
 from queue_core.log import get_logger
 from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
+from queue_core.server.http.tls import tls_context
 from queue_core.server.options import (
     AccessToken,
     GrpcOptions,
@@ -184,25 +185,25 @@ def _tls(settings: TlsSettings | None, directory: Path) -> HttpTls | None:
     if settings is None:
         return None
     found = HttpTls(directory / settings.cert, directory / settings.key)
-    try:
-        for path in (found.cert, found.key):
-            path.read_bytes()
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(found.cert, found.key, password=_no_password)
-    except ssl.SSLError as error:
-        message = f"server.tls: {found.cert} and {found.key} are no certificate and its key: {error.reason or error}"
-        fix = "name the PEM files of the certificate with its chain, and of its key without a passphrase"
-        raise CommandError(message, code=exits.BAD_CONFIG, fix=fix) from None
-    except OSError as error:
-        message = f"server.tls: {error.filename}: {error.strerror}"
-        raise CommandError(
-            message, code=exits.NO_INPUT, fix="name the PEM files of the certificate and its key"
-        ) from None
+    _check_certificate(found, where="server.tls")
     return found
 
 
-def _no_password() -> str:
-    """Answer what OpenSSL would ask a terminal: a daemon has none."""
-    return ""
+def _check_certificate(files: HttpTls, *, where: str) -> None:
+    """Raise `CommandError` for files that are no certificate and its key."""
+    try:
+        for path in (files.cert, files.key):
+            path.read_bytes()
+        tls_context(files)
+    except ssl.SSLError as error:
+        message = f"{where}: {files.cert} and {files.key} are no certificate and its key: {error.reason or error}"
+        fix = "name the PEM files of the certificate with its chain, and of its key without a passphrase"
+        raise CommandError(message, code=exits.BAD_CONFIG, fix=fix) from None
+    except OSError as error:
+        message = f"{where}: {error.filename}: {error.strerror}"
+        raise CommandError(
+            message, code=exits.NO_INPUT, fix="name the PEM files of the certificate and its key"
+        ) from None
 
 
 def _proxy(settings: ProxyLoginSettings | None) -> ProxyLogin | None:
@@ -217,15 +218,9 @@ def _grpc(settings: GrpcSettings | None, directory: Path) -> GrpcOptions | None:
         return None
     if settings.certificate is None or settings.key is None:
         return GrpcOptions(settings.host, settings.port)
-    try:
-        certificates = (directory / settings.certificate).read_bytes()
-        key = (directory / settings.key).read_bytes()
-    except OSError as error:
-        message = f"server.grpc: {error.filename}: {error.strerror}"
-        raise CommandError(
-            message, code=exits.NO_INPUT, fix="name the PEM files of the certificate and its key"
-        ) from None
-    return GrpcOptions(settings.host, settings.port, GrpcTls(certificates, key))
+    files = HttpTls(directory / settings.certificate, directory / settings.key)
+    _check_certificate(files, where="server.grpc")
+    return GrpcOptions(settings.host, settings.port, GrpcTls(files.cert.read_bytes(), files.key.read_bytes()))
 
 
 def _tokens(server: ServerSettings, directory: Path) -> tuple[AccessToken, ...]:

@@ -54,13 +54,13 @@ class ConsoleOptions:
     """The options of a console.
 
     Args:
-        tokens: those that people log in with; none: everybody may look who can reach the listener.
+        tokens: returns those that people log in with; none: everybody may look who can reach the listener.
         writes: whether pages have buttons that change something; otherwise nothing can be changed by them.
         payloads: which payloads are shown.
         proxy: names people whom a proxy has logged in; None: nobody is.
     """
 
-    tokens: tuple[str, ...] = field(default=(), repr=False)
+    tokens: Callable[[], Sequence[str]] = tuple
     writes: bool = False
     payloads: PayloadRules = field(default_factory=PayloadRules)
     proxy: PersonFinder | None = None

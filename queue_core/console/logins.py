@@ -2,7 +2,7 @@
 
 import secrets
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from queue_core.console.api import ConsoleApi
@@ -31,20 +31,21 @@ class Logins(Protocol):
 class OwnTokens:
     """The tokens of this server; none: it is open."""
 
-    def __init__(self, tokens: Sequence[str]) -> None:
-        self._tokens = tuple(tokens)
+    def __init__(self, tokens: Callable[[], Sequence[str]]) -> None:
+        """`tokens`: returns those of now, as a reload may replace them."""
+        self._tokens = tokens
 
     async def is_open(self) -> bool:
         """See `Logins.is_open`."""
-        return not self._tokens
+        return not self._tokens()
 
     async def accepted(self, shown: str) -> str | None:
         """See `Logins.accepted`."""
-        return known_token(shown, self._tokens)
+        return known_token(shown, self._tokens())
 
     def tokens(self) -> Sequence[str]:
         """See `Logins.tokens`."""
-        return self._tokens
+        return self._tokens()
 
 
 class RemoteTokens:

@@ -73,10 +73,9 @@ class ServerApp:
         from queue_core.console.call import PayloadRules
 
         options = self.core.options
-        tokens = tuple(token.secret for token in options.tokens)
         proxy = None if options.proxy is None else proxy_login(options.proxy, self.core.authorizer)
         rules = PayloadRules(options.console_payloads, options.console_redact)
-        made = ConsoleOptions(tokens, writes=options.console_writes, payloads=rules, proxy=proxy)
+        made = ConsoleOptions(self.core.authorizer.secrets, writes=options.console_writes, payloads=rules, proxy=proxy)
         return Console(OwnServer(self, host="localhost", paths=self.paths), made)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ import socket
 import stat
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,7 @@ from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import enable_keepalive
 from queue_core.log import get_logger
+from queue_core.process.own_terminal import OwnTerminal
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
@@ -56,6 +58,18 @@ MAX_INHERITED_SOCKETS: Final = 64
 _ACTIVATION_VARIABLES: Final = ("LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES")
 
 log = get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class ReloadedOptions:
+    """The options of settings that were read again.
+
+    Args:
+        next_start: names of changed settings that take effect only at the next start.
+    """
+
+    options: ServeOptions
+    next_start: tuple[str, ...] = ()
 
 
 class HttpServer(uvicorn.Server):
@@ -420,12 +434,15 @@ def serve(
     *,
     log: EventLog | None = None,
     started: Callable[[str], None] = lambda _url: None,
+    reload: Callable[[], ReloadedOptions | None] = lambda: None,
 ) -> None:
     """Serve on the main thread until SIGTERM or SIGINT. Raises `InvalidSettingError`, `ListenError`.
 
     Args:
         started: called with the URL once the server answers.
+        reload: reads the settings again, at SIGHUP; returns None where they can't be used, and has said so.
     """
+    terminal = OwnTerminal()
     server = QueueServer(store, options, log=log)
     manager = ServiceManager(os.environ)
 
@@ -438,8 +455,18 @@ def serve(
         manager.ready(f"serving at {server.url}")
         started(server.url)
 
+    def hang_up() -> None:
+        if terminal.is_gone():
+            stop()
+            return
+        found = reload()
+        if found is not None:
+            server.renew(found.options)
+            structlog.get_logger().info(events.SERVER_RELOADED, next_start=list(found.next_start))
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, hang_up)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop)
         watchdog = asyncio.create_task(_feed_watchdog(manager))

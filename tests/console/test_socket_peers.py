@@ -72,7 +72,10 @@ def of_console() -> Iterator[int]:
     ],
 )
 def test_nobody_is_the_trusted_proxy_because_a_header_says_so(
-    listener: Callable[[], AbstractContextManager[int]], allowed: str | None, header: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+    listener: Callable[[], AbstractContextManager[int]],
+    allowed: str | None,
+    header: tuple[str, str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if allowed is not None:
         monkeypatch.setenv("FORWARDED_ALLOW_IPS", allowed)

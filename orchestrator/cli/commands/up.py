@@ -3,9 +3,10 @@
 import os
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -14,7 +15,7 @@ import click
 from orchestrator import events
 from orchestrator.assembly import open_supervisor
 from orchestrator.cli.import_checks import check_imports
-from orchestrator.cli.project_file import load_project, pools_loader
+from orchestrator.cli.project_file import Renewal, load_project, pools_loader
 from orchestrator.cli.up.view import events_shown
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.errors import AlreadySupervisedError
@@ -23,8 +24,10 @@ from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, state_of
-from orchestrator.supervisor.unix_signals import OwnTerminal, ignore_control_signals
+from orchestrator.supervisor.reload import ReloadedSettings
+from orchestrator.supervisor.unix_signals import ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
+from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
@@ -47,6 +50,7 @@ from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
+from queue_core.process.own_terminal import OwnTerminal
 from queue_core.server.app import release
 from queue_core.server.extensions import Extensions
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -162,7 +166,13 @@ def up(
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
         lifecycle_file = stack.enter_context(lifecycle_log(settings, directory))
-        options, ours, workers = _credentials(serve_options(settings, directory))
+        ours = secrets.token_urlsafe() if settings.server.tokens else None
+        workers = state_of(project).worker_token() if settings.server.tokens else None
+
+        def served(read: Project) -> ServeOptions:
+            return _with_own_tokens(serve_options(read.queue_file, read.directory), ours, workers)
+
+        options = served(project)
         api = stack.enter_context(closing(_Api(project, file, flags)))
         try:
             server = ServerThread(opened, options, log=lifecycle_file, extensions=api.paths)
@@ -176,7 +186,7 @@ def up(
         address = listened if listened.startswith("unix:") else url  # a port may be any free one
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
-        run = _Run(project, file, flags, api.heartbeat, terminal)
+        run = _Run(project, file, flags, api.heartbeat, terminal, lambda read: partial(server.renew, served(read)))
         keep_what_is_loaded()
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
@@ -216,9 +226,12 @@ def supervise(
         api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))
         statistics: tuple[str, ...] = ()
         listens: tuple[str, ServeOptions] | None = None
+        renewal: Renewal | None = None
         pages = console_sentence("")
         if project.supervisor.listen is not None:
-            listener = _listener(project, project.supervisor.listen, api.paths, queues=found)
+            listen = project.supervisor.listen
+            listener = _listener(_fleet_options(project, listen), project, api.paths, queues=found)
+            renewal = partial(_renewal_of_fleet, listener, listen)
             statistics = (f"statistics at {listener.start()}",)
             pages = console_sentence(listener.url)
             stack.callback(listener.stop)
@@ -227,7 +240,7 @@ def supervise(
         stack.callback(api.registry.stop)
         title = file or Path(DEFAULT_FILE), masked(found), *statistics
         view.begin(found, token=token, title=title, handlers=handlers, console=pages)
-        run = _Run(project, file, (), api.heartbeat, terminal)
+        run = _Run(project, file, (), api.heartbeat, terminal, renewal)
         with view.counted(store=masked(found)):
             code = run.supervise(url=found, token=token, worker_token=token)
     return renew(None, terminal) if code == RENEW else code
@@ -305,27 +318,34 @@ def _problems(file: Path | None, flags: tuple[Override, ...]) -> list[str]:
     return []
 
 
-def _listener(project: Project, listen: str, paths: Extensions, *, queues: str) -> FleetListener:
-    options = replace(serve_options(project.queue_file, project.directory, listen=listen), grpc=None)
+def _fleet_options(project: Project, listen: str) -> ServeOptions:
+    return replace(serve_options(project.queue_file, project.directory, listen=listen), grpc=None)
+
+
+def _renewal_of_fleet(listener: FleetListener, listen: str, read: Project) -> Callable[[], None]:
+    return partial(listener.renew, _fleet_options(read, listen))
+
+
+def _listener(options: ServeOptions, project: Project, paths: Extensions, *, queues: str) -> FleetListener:
     try:
         return FleetListener(options, paths, queues=queues)
     except ListenError as error:
         raise listen_failure(error, options, own=lambda holder: own_supervisor(project, holder)) from None
 
 
-def _credentials(options: ServeOptions) -> tuple[ServeOptions, str | None, str | None]:
-    """Return the server's options, the supervisor's own token, and its workers' token.
+def _with_own_tokens(options: ServeOptions, ours: str | None, workers: str | None) -> ServeOptions:
+    """Return the server's options with two more tokens, where it has some: the supervisor's, and its workers'.
 
-    The supervisor's token is random and known only to this process. The workers' token comes from the settings: the
-    next supervisor may adopt a worker, whose token must still be valid. Raises `CommandError` when there is none.
+    The supervisor's is known only to this process. The workers' has the rights of a token of the settings, and outlives
+    it: it may be replaced while workers hold tasks. Raises `CommandError` when there is none.
     """
-    if not options.tokens:
-        return options, None, None
-    own = AccessToken(Role.ADMIN, secrets.token_urlsafe())
+    if ours is None or workers is None or not options.tokens:
+        return options
+    own = AccessToken(Role.ADMIN, ours)
     for role in (Role.WORKER, Role.ADMIN):
         for token in options.tokens:
             if token.role & role:
-                return replace(options, tokens=(*options.tokens, own)), own.secret, token.secret
+                return replace(options, tokens=(*options.tokens, own, replace(token, secret=workers)))
     message = "server.tokens: the pools' workers need a token of role worker or admin"
     raise CommandError(message, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
 
@@ -339,6 +359,8 @@ class _Run:
     flags: tuple[Override, ...]
     heartbeat: Heartbeat
     terminal: OwnTerminal
+    renewal: Renewal | None
+    """Has the listener take up the tokens and certificates of the settings; None: there is none."""
 
     def supervise(self, *, url: str, token: str | None, worker_token: str | None) -> int:
         """Run it and return the exit code, or `RENEW`. Raises `CommandError` where another one runs already."""
@@ -349,7 +371,7 @@ class _Run:
                 url=url,
                 token=token,
                 worker_token=worker_token,
-                loader=lambda queues: pools_loader(self.file, flags=self.flags, started_with=project, queues=queues),
+                loader=self._loader,
                 watched=self.file or Path(DEFAULT_FILE),
                 heartbeat=self.heartbeat,
                 terminal=self.terminal,
@@ -358,6 +380,9 @@ class _Run:
                 return RENEW if supervisor.is_renewed else code
         except AlreadySupervisedError as error:
             raise _already_supervised(project, error) from None
+
+    def _loader(self, queues: Queues) -> Callable[[], ReloadedSettings]:
+        return pools_loader(self.file, flags=self.flags, started_with=self.project, queues=queues, renewal=self.renewal)
 
 
 def own_supervisor(project: Project, holder: ResourceHolder) -> str:

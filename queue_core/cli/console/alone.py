@@ -143,9 +143,7 @@ class ConsoleAlone:
             address = f"{self.url}/{ENTRY}"
             announce(Announced(address, f"{address}{link}" if link else None))
 
-        config = http_config(
-            app, protocol=PageConnection, certificate=self._certificate, stop_seconds=STOP_SECONDS
-        )
+        config = http_config(app, protocol=PageConnection, certificate=self._certificate, stop_seconds=STOP_SECONDS)
         server = self._server = HttpServer(config, started=started, stopping=mount.stop)
         if handles_signals:
             for number in (signal.SIGTERM, signal.SIGINT):

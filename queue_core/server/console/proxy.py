@@ -36,16 +36,15 @@ def role_login(options: ProxyLogin, tokens: Sequence[AccessToken]) -> Callable[[
     return token_of
 
 
-def token_elsewhere(tokens: Sequence[AccessToken], authorizer: Authorizer) -> Callable[[str | None], str | None]:
+def token_elsewhere(authorizer: Authorizer) -> Callable[[str | None], str | None]:
     """Return the function that finds the token with which another server is called for the viewer with a token.
 
     A token that was granted here to a person whom the proxy named is unknown there: it becomes that of their role.
     """
-    by_role = tokens_by_role(tokens)
 
     def found(token: str | None) -> str | None:
         role = None if token is None else authorizer.granted_role(token)
-        return token if role is None else by_role.get(role)
+        return token if role is None else tokens_by_role(authorizer.tokens).get(role)
 
     return found
 

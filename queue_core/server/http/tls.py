@@ -13,9 +13,9 @@ from queue_core.server.http.connections import MAX_REFUSED
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.options import HttpTls
 
-HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10
 """Seconds for the handshake of a connection."""
-GOODBYE_SECONDS: Final = 5.0
+GOODBYE_SECONDS: Final = 5
 """Seconds that a client has to answer the end of its connection."""
 
 
@@ -43,7 +43,7 @@ def _no_password() -> str:
     return ""
 
 
-class TlsConnection(SSLProtocol):  # type: ignore[misc]  # asyncio's own, which has no types
+class TlsConnection(SSLProtocol):
     """asyncio's TLS, between a socket and the protocol of a connection."""
 
     def __init__(self, above: HttpConnection, certificate: ServedCertificate, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +51,7 @@ class TlsConnection(SSLProtocol):  # type: ignore[misc]  # asyncio's own, which 
             loop,
             above,
             certificate.context,
-            None,
+            None,  # type: ignore[arg-type]  # nothing waits for the handshake
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             ssl_shutdown_timeout=GOODBYE_SECONDS,
@@ -60,7 +60,7 @@ class TlsConnection(SSLProtocol):  # type: ignore[misc]  # asyncio's own, which 
         above.over_limit = 0  # until this has counted it
         self._above = above
 
-    def connection_made(self, transport: asyncio.Transport) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a socket
         """Count the connection, then begin the handshake, unless there are far too many."""
         over = self._above.over_limit = self._connections.enter()
         if over > MAX_REFUSED:
@@ -70,11 +70,11 @@ class TlsConnection(SSLProtocol):  # type: ignore[misc]  # asyncio's own, which 
         self._connections.handshake_begins(self, transport.abort)
         super().connection_made(transport)
 
-    def _on_handshake_complete(self, handshake_exc: Exception | None) -> None:
+    def _on_handshake_complete(self, handshake_exc: BaseException | None) -> None:
         self._connections.handshake_ends(self)
         super()._on_handshake_complete(handshake_exc)
 
-    def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: BaseException | None) -> None:
         """Count the connection no more."""
         self._connections.handshake_ends(self)
         self._connections.leave()

@@ -1,4 +1,4 @@
-"""A header of which one counts is given once: with two nobody knows which was meant, and a proxy may check the other."""
+"""A header of which one counts is given once: with two, nobody knows which was meant."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Connections that ask for nothing lock nobody out: they count from when they are accepted, and make room for others."""
+"""Connections that ask for nothing lock nobody out: they count once accepted, and make room for others."""
 
 import http.client
 import json
@@ -49,7 +49,7 @@ def is_answered(url: str) -> bool:
     port = int(url.rpartition(":")[2])
     connection = http.client.HTTPConnection("127.0.0.1", port)
     if url.startswith("https"):
-        context = ssl._create_unverified_context()  # noqa: S323 - a certificate of the test's own
+        context = ssl._create_unverified_context()
         connection = http.client.HTTPSConnection("127.0.0.1", port, context=context)
     with closing(connection):
         try:
