@@ -125,7 +125,9 @@ class FleetListener:
         config = http_config(
             self._app, protocol=FleetConnection, certificate=self._certificate, stop_seconds=STOP_SECONDS
         )
-        server = self._server = HttpServer(config, started=lambda: None, stopping=self._end_streams)
+        server = self._server = HttpServer(
+            config, started=lambda: None, stopping=self._end_streams, renewed=self._end_sessions
+        )
         if self._should_stop:
             server.stop()
         await server.serve(sockets=[self._listening])
@@ -134,6 +136,10 @@ class FleetListener:
         self._extensions.stop()
         if self._pages is not None:
             self._pages.stop()
+
+    def _end_sessions(self) -> None:
+        if self._pages is not None:
+            self._pages.end_sessions()
 
     def _work(self) -> None:
         try:

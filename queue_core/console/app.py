@@ -1,5 +1,6 @@
 """The console as an ASGI application: login, pages, streams of changed pages, and actions."""
 
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,6 +27,7 @@ from queue_core.console.sessions import (
     PLAIN_COOKIE,
     SECURE_COOKIE,
     SESSION_SECONDS,
+    EndedSessions,
     seconds_left,
     session_cookie,
     token_of_session,
@@ -77,12 +79,17 @@ class Console:
         self._options = options
         self._logins: Logins = logins or OwnTokens(options.tokens)
         self._one_time = OneTimeLogins()
+        self._ended = EndedSessions()
         self._clock = clock or SystemClock()
         self._live = LivePages(self._clock.monotonic)
         self._shared = SharedApi(api, self._clock.monotonic)
         self._memory = PageMemory(self._clock.monotonic)
         self._paths: frozenset[str] = frozenset()
         self.app = Starlette(routes=self._routes(), exception_handlers={HTTPException: self._no_such_page})
+
+    def end_sessions(self) -> None:
+        """End the streams of sessions that are over, as tokens have changed."""
+        self._live.look_again()
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""
@@ -123,12 +130,23 @@ class Console:
             if token is not None:
                 return Viewer(token, is_logged_in=False)
         cookies = (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
-        now = self._now()
         for cookie in filter(None, cookies):
-            token = token_of_session(cookie, self._logins.tokens(), now_seconds=now)
+            token = self._token_of(cookie)
             if token is not None:
                 return Viewer(token, is_logged_in=True)
         return Viewer(None, is_logged_in=False) if await self._logins.is_open() else None
+
+    def _token_of(self, cookie: str) -> str | None:
+        """Return the token of a session that goes on."""
+        token = token_of_session(cookie, self._logins.tokens(), now_seconds=self._now())
+        return None if token is None or self._ended.has(cookie) else token
+
+    def _session_over(self, request: Request, viewer: Viewer) -> Callable[[], bool]:
+        """Return what says whether the viewer's session has ended: logged out, or its token removed."""
+        if not viewer.is_logged_in:
+            return lambda: False
+        cookies = [cookie for name in (SECURE_COOKIE, PLAIN_COOKIE) if (cookie := request.cookies.get(name))]
+        return lambda: all(self._token_of(cookie) != viewer.token for cookie in cookies)
 
     def _session_seconds(self, request: Request, viewer: Viewer) -> float:
         """Return how long the viewer's session lasts; where nobody logs in, for ever."""
@@ -172,7 +190,7 @@ class Console:
         is_secure = guard.is_secure_host(request.headers)
         response.set_cookie(
             SECURE_COOKIE if is_secure else PLAIN_COOKIE,
-            session_cookie(token, now_seconds=self._now()),
+            session_cookie(token, name=secrets.token_urlsafe(9), now_seconds=self._now()),
             max_age=SESSION_SECONDS,
             path="/",
             secure=is_secure,
@@ -187,7 +205,12 @@ class Console:
             return self._problem(request, 403, problem)
         response = RedirectResponse("login", status_code=303)
         for name in (SECURE_COOKIE, PLAIN_COOKIE):
+            cookie = request.cookies.get(name)
+            token = None if cookie is None else self._token_of(cookie)
+            if cookie is not None and token is not None:
+                self._ended.end(cookie, token, now_seconds=self._now())
             response.delete_cookie(name, path="/", secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
+        self._live.look_again()
         return response
 
     # -- pages ------------------------------------------------------------------------------------------------------
@@ -243,11 +266,12 @@ class Console:
                 return await rendered_in_slices(page.template, {**of_page, "call": fresh, **await page.load(fresh)})
 
             key = (call.role, _root(request), request.url.path, request.url.query)
-            seat = self._live.take_seat(key, render)
+            seat = self._live.take_seat(key, render, viewer=viewer.token, is_admin=call.role == "admin")
             if seat is None:
                 return self._problem(request, 503, "As many people look as this console serves at a time.")
             seen = request.headers.get("last-event-id", "")
-            return PageStream(seat, seen=seen, seconds=self._session_seconds(request, viewer))
+            is_over = self._session_over(request, viewer)
+            return PageStream(seat, seen=seen, seconds=self._session_seconds(request, viewer), is_over=is_over)
 
         return view
 

@@ -13,6 +13,7 @@ from hashlib import blake2b
 from typing import Final
 
 from queue_core.clock import thread_cpu_seconds
+from queue_core.process.places import Places
 
 INTERVAL_SECONDS: Final = 1.0
 """Pause between two renderings of a page, at least."""
@@ -101,7 +102,7 @@ class LivePages:
         self._load = LoopLoad(monotonic, cpu_seconds)
         self.pause = pause
         self._pages: dict[tuple[str, ...], _LivePage] = {}
-        self._viewers = 0
+        self._places = Places(MAX_VIEWERS)
         self.turn = asyncio.Lock()
         self._stopped = asyncio.Event()
 
@@ -111,22 +112,32 @@ class LivePages:
         for page in self._pages.values():
             page.changed.set()
 
-    def take_seat(self, key: tuple[str, ...], render: Rendering) -> "Seat | None":
-        """Return a place among the viewers of a page, to be left at last; None: all are taken.
+    def take_seat(
+        self, key: tuple[str, ...], render: Rendering, *, viewer: str | None = None, is_admin: bool = False
+    ) -> "Seat | None":
+        """Return a place among the viewers of a page, to be left at last; None: all are taken, or all of the viewer's.
 
-        `key`: equal for viewers that see the same page with the same rights; `render` makes it.
+        Args:
+            key: equal for viewers that see the same page with the same rights.
+            render: makes the page.
+            viewer: the viewer's token, for the places that it may have; None where there are none.
         """
-        if self._viewers >= MAX_VIEWERS or self._stopped.is_set():
+        if self._stopped.is_set() or self._places.refusal(viewer, is_admin=is_admin):
             return None
         page = self._pages.setdefault(key, _LivePage(self, key, render))
-        self._viewers += 1
+        self._places.take(viewer)
         page.viewers += 1
         page.start()
-        return Seat(self, page)
+        return Seat(self, page, viewer)
 
-    def leave(self, page: "_LivePage") -> None:
+    def look_again(self) -> None:
+        """Have all streams look at whether their sessions go on."""
+        for page in self._pages.values():
+            page.wake_viewers()
+
+    def leave(self, page: "_LivePage", viewer: str | None) -> None:
         """Give a place back."""
-        self._viewers -= 1
+        self._places.leave(viewer)
         page.viewers -= 1
         if not page.viewers:
             page.end()
@@ -152,28 +163,35 @@ class LivePages:
 class Seat:
     """The place of one viewer at a page."""
 
-    def __init__(self, pages: LivePages, page: "_LivePage") -> None:
+    def __init__(self, pages: LivePages, page: "_LivePage", viewer: str | None) -> None:
         self._pages = pages
         self._page = page
+        self._viewer = viewer
         self._is_left = False
 
     def leave(self) -> None:
         """Give the place back. Once is enough, more often is allowed."""
         if not self._is_left:
             self._is_left = True
-            self._pages.leave(self._page)
+            self._pages.leave(self._page, self._viewer)
 
-    async def events(self, *, seen: str, seconds: float) -> AsyncGenerator[bytes, None]:
+    async def events(
+        self, *, seen: str, seconds: float, is_over: Callable[[], bool] = lambda: False
+    ) -> AsyncGenerator[bytes, None]:
         """Yield the page whenever it has changed, and comments in between; ends with the server, or the page.
 
         Args:
             seen: the id of the page that the viewer has, as its `Last-Event-ID`; "" for none.
             seconds: how long its session lasts; the stream says when it is over.
+            is_over: returns whether the session has ended before that.
         """
         page, pages = self._page, self._pages
         ends_at = pages.now() + min(seconds, MAX_STREAM_SECONDS)
         yield RETRY
         while not pages.is_stopped and not page.has_failed:
+            if is_over():
+                yield _OVER % b"session"
+                return
             if page.frame is not None and page.frame.id != seen:
                 seen = page.frame.id
                 yield page.frame.event
@@ -228,15 +246,15 @@ class _LivePage:
             except Exception:  # noqa: BLE001 - the streams end; their viewers ask again and are told why
                 self.has_failed = True
                 self._pages.retire(self)
-                self._wake_viewers()
+                self.wake_viewers()
                 return
             if self.frame is None or html != self._html:
                 self._html = html
                 self.frame = frame_of(html)
-                self._wake_viewers()
+                self.wake_viewers()
             await self._pages.pause(self._pages.interval_seconds)
 
-    def _wake_viewers(self) -> None:
+    def wake_viewers(self) -> None:
         """Wake the viewers that wait now; those that come later look at the page itself."""
         self.changed.set()
         self.changed = asyncio.Event()

@@ -1,5 +1,7 @@
 """The stream of a page as a response: its viewer's place is given back however the connection ends."""
 
+from collections.abc import Callable
+
 from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -13,9 +15,9 @@ STREAM_HEADERS = {**guard.PAGE_HEADERS, "x-accel-buffering": "no"}
 class PageStream(StreamingResponse):
     """A seat's page, as server-sent events."""
 
-    def __init__(self, seat: Seat, *, seen: str, seconds: float) -> None:
-        """`seen`, `seconds`: see `Seat.events`."""
-        events = seat.events(seen=seen, seconds=seconds)
+    def __init__(self, seat: Seat, *, seen: str, seconds: float, is_over: Callable[[], bool]) -> None:
+        """`seen`, `seconds`, `is_over`: see `Seat.events`."""
+        events = seat.events(seen=seen, seconds=seconds, is_over=is_over)
         super().__init__(events, media_type="text/event-stream", headers=STREAM_HEADERS)
         self._seat = seat
 

@@ -11,12 +11,12 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.server import appengine, events, schemas
-from queue_core.server.auth import Principal, check_role
+from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
@@ -38,6 +38,7 @@ from queue_core.server.handlers import EndpointCall
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
+from queue_core.server.open_calls import OpenStream
 from queue_core.server.openapi import document
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
@@ -62,6 +63,11 @@ class ServerApp:
         self._pages = ConsoleMount(core.authorizer, self._console)
         routes = [*_routes(core, extensions), *self._pages.routes()]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
+
+    def end_sessions(self) -> None:
+        """End the streams of callers whose tokens were removed."""
+        self.core.ring.wake()
+        self._pages.end_sessions()
 
     def stop(self) -> None:
         """End the console's streams, so that the server's stop is quick."""
@@ -209,16 +215,15 @@ async def route_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def _follow(core: ServerState, call: EndpointCall, *, last_event_id: str) -> Response:
-    if core.ring.is_full:
-        raise refusal(503, "too-many-followers", "too many connections follow the events; try again later")
+    caller = call.caller or ANONYMOUS_ADMIN
     after = core.ring.resumed(last_event_id, default=call.number("after", core.ring.total))
 
     async def stream() -> AsyncIterator[bytes]:
         yield b": towline\n\n"
-        async for recent in core.ring.follow(after=after):
+        async for recent in core.ring.follow(after=after, is_over=lambda: not core.authorizer.is_current(caller)):
             yield b":\n\n" if recent is None else _sse(recent)
 
-    return StreamingResponse(stream(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    return OpenStream(stream(), core.ring.places, caller)
 
 
 def _sse(recent: RecentEvents) -> bytes:

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 
 from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
 from queue_core.http_api.values import Json
 from queue_core.process.logs import LifecycleFile
+from queue_core.process.places import Places
 
 HEARTBEAT_SECONDS = 15.0
 """Seconds of silence after which a follower's connection is written to, so that a dead one is noticed."""
@@ -35,12 +36,9 @@ class EventRing:
         self._ring: deque[QueueEvent] = deque(maxlen=size)
         self._total = 0
         self._followers: set[asyncio.Event] = set()
+        self.places = Places(MAX_FOLLOWERS)
+        """The places of followers."""
         self._is_stopped = False
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether the limit on followers is reached."""
-        return len(self._followers) >= MAX_FOLLOWERS
 
     @property
     def lost_total(self) -> int:
@@ -77,12 +75,17 @@ class EventRing:
         after = int(last_event_id) if is_cursor else default
         return after if after <= self._total else 0
 
-    async def follow(self, *, after: int) -> AsyncIterator[RecentEvents | None]:
-        """Yield events as they come, until `stop`; None after a silence, so that a dead connection is noticed."""
+    async def follow(
+        self, *, after: int, is_over: Callable[[], bool] = lambda: False
+    ) -> AsyncIterator[RecentEvents | None]:
+        """Yield events as they come, until `stop`; None after a silence, so that a dead connection is noticed.
+
+        `is_over`: returns whether the follower may not follow any more; looked at whenever it is woken.
+        """
         changed = asyncio.Event()
         self._followers.add(changed)
         try:
-            while not self._is_stopped:
+            while not self._is_stopped and not is_over():
                 changed.clear()
                 recent = self.recent(after=after, limit=500)
                 if recent.events:
@@ -100,6 +103,10 @@ class EventRing:
     def stop(self) -> None:
         """End all followers."""
         self._is_stopped = True
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all followers look at whether they may go on."""
         for follower in self._followers:
             follower.set()
 

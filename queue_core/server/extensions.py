@@ -9,15 +9,17 @@ from typing import Final, Generic, Protocol, TypeVar
 from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.routing import Route
 
 from queue_core.http_api.values import Json
+from queue_core.process.places import Places
 from queue_core.server.auth import Authorizer, Principal, check_role
 from queue_core.server.bodies.value_count import MAX_VALUES
 from queue_core.server.endpoints import Endpoint, Parameter
 from queue_core.server.fast_path import Reply, check_json, read_model, reply_of
 from queue_core.server.http.request_body import read_body
+from queue_core.server.open_calls import OpenStream
 from queue_core.server.problems import invalid, refusal
 from queue_core.server.schemas import EmptyBody, RequestBody, response
 
@@ -45,7 +47,7 @@ class Followers:
 
     def __init__(self) -> None:
         self._stopped = asyncio.Event()
-        self.following = 0
+        self.places = Places(MAX_FOLLOWERS)
         self.calls = 0
 
     @property
@@ -221,7 +223,7 @@ class CallRoute(Generic[Q, B]):
                 call = await self._read(authorizer, request)
                 answer = await followers.in_thread(lambda: self.call(call))
                 if isinstance(answer, EventStream):
-                    return stream_response(answer, followers)
+                    return stream_response(answer, followers, authorizer, call.caller)
                 return response_of(Reply(200, answer.model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
@@ -265,30 +267,24 @@ def reads(
     return CallRoute("GET", path, name, summary, permission, call, answers, query, EmptyBody)
 
 
-def stream_response(stream: EventStream, followers: Followers) -> Response:
+def stream_response(stream: EventStream, followers: Followers, authorizer: Authorizer, caller: Principal) -> Response:
     """Return a stream as server-sent events. Raises `Problem` when too many connections follow."""
-    if followers.following >= MAX_FOLLOWERS:
-        raise refusal(503, "too-many-followers", f"{MAX_FOLLOWERS} connections follow, the limit; try again later")
 
     async def events() -> AsyncIterator[bytes]:
-        followers.following += 1
         silent_seconds = 0.0
-        try:
-            yield b": towline\n\n"
-            while not followers.is_stopped:
-                found = await asyncio.to_thread(stream.new)
-                if found:
-                    silent_seconds = 0.0
-                    yield b"".join(map(_event_bytes, found))
-                elif silent_seconds >= HEARTBEAT_SECONDS:
-                    silent_seconds = 0.0
-                    yield b":\n\n"
-                silent_seconds += stream.pause_seconds
-                await followers.pause(stream.pause_seconds)
-        finally:
-            followers.following -= 1
+        yield b": towline\n\n"
+        while not followers.is_stopped and authorizer.is_current(caller):
+            found = await asyncio.to_thread(stream.new)
+            if found:
+                silent_seconds = 0.0
+                yield b"".join(map(_event_bytes, found))
+            elif silent_seconds >= HEARTBEAT_SECONDS:
+                silent_seconds = 0.0
+                yield b":\n\n"
+            silent_seconds += stream.pause_seconds
+            await followers.pause(stream.pause_seconds)
 
-    return StreamingResponse(events(), media_type="text/event-stream", headers={"cache-control": "no-store"})
+    return OpenStream(events(), followers.places, caller)
 
 
 def parameters_of(query: type[BaseModel]) -> tuple[Parameter, ...]:

@@ -22,6 +22,7 @@ from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
 from queue_core.server.metrics import read_all_stats
+from queue_core.server.open_calls import a_long_wait
 from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
@@ -378,7 +379,8 @@ async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
     params = call.read(schemas.WaitRequest)
     limits.check_wait_seconds(params.wait_seconds)
     wanted = [(one.queue, one.filter()) for one in params.queues]
-    return {"queue": await wait_ready(core, wanted, seconds=params.wait_seconds)}
+    with a_long_wait(core.long_waits, call.caller or ANONYMOUS_ADMIN):
+        return {"queue": await wait_ready(core, wanted, seconds=params.wait_seconds)}
 
 
 async def wait_ready(core: ServerState, wanted: Sequence[tuple[str, TagFilter]], *, seconds: float) -> str | None:

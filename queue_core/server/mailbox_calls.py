@@ -15,7 +15,9 @@ from queue_core.mailboxes.exchanges import Binding
 from queue_core.mailboxes.mailboxes import MAX_PRIORITY
 from queue_core.mailboxes.news import Posted
 from queue_core.server import schemas
+from queue_core.server.auth import ANONYMOUS_ADMIN
 from queue_core.server.handlers import EndpointCall
+from queue_core.server.open_calls import a_long_wait
 from queue_core.server.state import ServerState
 
 MAX_TEXT_CHARACTERS = limits.MAX_PAYLOAD_BYTES
@@ -97,7 +99,8 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
             await core.with_other_mailboxes(network.await_earlier_news)
             _move(core, params, reply)
     elif params.verb == "wait":
-        await _wait(core, params, reply)
+        with a_long_wait(core.long_waits, call.caller or ANONYMOUS_ADMIN):
+            await _wait(core, params, reply)
     else:
         _arrange(core, params, reply)
     if network.boxes.has_outgoing:

@@ -76,13 +76,20 @@ class HttpServer(uvicorn.Server):
     """uvicorn's server without its signal handlers; it ends waiting calls before it stops. Made in its loop."""
 
     def __init__(
-        self, config: uvicorn.Config, *, started: Callable[[], None], stopping: Callable[[], None] = lambda: None
+        self,
+        config: uvicorn.Config,
+        *,
+        started: Callable[[], None],
+        stopping: Callable[[], None] = lambda: None,
+        renewed: Callable[[], None] = lambda: None,
     ) -> None:
         """Args:
         started: called when it listens.
         stopping: called before it waits for the requests under way: ends calls that wait for tasks.
+        renewed: called when tokens have changed: ends streams of callers that are not admitted any more.
         """
         super().__init__(config)
+        self._renewed = renewed
         self._end_waiting = stopping
         self._started = started
         self._loop = asyncio.get_running_loop()
@@ -119,6 +126,7 @@ class HttpServer(uvicorn.Server):
         for connection in self.server_state.connections:
             if isinstance(connection, HttpConnection):
                 connection.forget_caller()
+        self._renewed()
 
     def stop(self) -> None:
         """Leave the main loop; any thread, or a signal handler, may call this."""
@@ -369,7 +377,7 @@ class QueueServer:
             self._extensions.stop()
             app.stop()
 
-        server = self._http = HttpServer(config, started=announce, stopping=end_waiting)
+        server = self._http = HttpServer(config, started=announce, stopping=end_waiting, renewed=app.end_sessions)
         if self._should_stop:
             server.stop()
         try:

@@ -12,6 +12,7 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableE
 from queue_core.events import EventLog
 from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
+from queue_core.process.places import Places
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
 from queue_core.server.bodies.body_limit import BodyLimit
@@ -23,6 +24,7 @@ from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
 from queue_core.server.held_snapshots import SnapshotWatch
+from queue_core.server.http.connections import file_limit, max_connections_for
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
@@ -119,7 +121,11 @@ class ServerState:
             if store.is_remote
             else GroupCommitter(self.service, after_commit=self._after_commit)
         )
-        self.waiting = WaitingLeases(self.service, self.committer, max_waiting=options.max_waiting)
+        connections = max_connections_for(file_limit())
+        max_waiting = min(options.max_waiting, connections - connections // 8)  # the others are for short calls
+        self.waiting = WaitingLeases(self.service, self.committer, max_waiting=max_waiting)
+        self.long_waits = Places(connections // 2)
+        """The places of calls that wait for a task without leasing it, or for a message."""
         self.clock_watch = ClockWatch(self.committer, self.service.clock, look_for_etas=self.waiting.look_for_etas)
         self.erasures = QueueErasures(self.service, options)
         self.snapshots = SnapshotWatch(self.service.store)

@@ -69,12 +69,12 @@ def test_a_session_beyond_the_loopback_needs_tls(stage: ConsoleStage) -> None:
 @pytest.mark.parametrize("name", [PLAIN_COOKIE, SECURE_COOKIE])
 def test_a_session_that_is_changed_over_or_of_another_token_opens_nothing(stage: ConsoleStage, name: str) -> None:
     now = SystemClock().now() / 1e6
-    whole = session_cookie(TOKENS[Role.ADMIN], now_seconds=now)
+    whole = session_cookie(TOKENS[Role.ADMIN], name="s", now_seconds=now)
     assert ask(stage, "queues", cookie=f"{name}={whole}").status == 200
-    ends, of, signature = whole.split(".")
-    over = session_cookie(TOKENS[Role.ADMIN], now_seconds=now - SESSION_SECONDS - 60)
-    unknown = session_cookie("another-token", now_seconds=now)
-    longer = f"{int(ends) + 3600}.{of}.{signature}"
+    ends, session, of, signature = whole.split(".")
+    over = session_cookie(TOKENS[Role.ADMIN], name="s", now_seconds=now - SESSION_SECONDS - 60)
+    unknown = session_cookie("another-token", name="s", now_seconds=now)
+    longer = f"{int(ends) + 3600}.{session}.{of}.{signature}"
     for cookie in (over, unknown, longer, whole[:-1], TOKENS[Role.ADMIN], "", "é"):
         assert ask(stage, "queues", cookie=f"{name}={cookie}".encode().decode("latin-1")).status == 303
         assert ask(stage, PAUSE, {}, cookie=f"{name}={cookie}".encode().decode("latin-1")).status == 303
@@ -96,9 +96,12 @@ def test_a_session_survives_a_restart_and_ends_with_its_token() -> None:
 
 
 def test_a_logout_takes_the_session_away(stage: ConsoleStage) -> None:
-    answer = ask(stage, "logout", {}, cookie=logged_in(stage, Role.VIEWER))
+    session, other = logged_in(stage, Role.VIEWER), logged_in(stage, Role.VIEWER)
+    answer = ask(stage, "logout", {}, cookie=session)
     assert answer.status == 303
     assert "max-age=0" in answer.headers["set-cookie"].lower()
+    assert ask(stage, "queues", cookie=session).status == 303, "a copy of the cookie opens nothing"
+    assert ask(stage, "queues", cookie=other).status == 200, "another session with the same token goes on"
     assert ask(stage, "logout").status == 405  # an image of another page logs nobody out
 
 

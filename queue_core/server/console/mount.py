@@ -50,6 +50,11 @@ class ConsoleMount:
             Route("/", _browser_entry, methods=["GET"]),
         ]
 
+    def end_sessions(self) -> None:
+        """End the console's streams of sessions that are over."""
+        if self._console is not None:
+            self._console.end_sessions()
+
     def stop(self) -> None:
         """End the console's streams, so that the listener's stop is quick."""
         if self._console is not None:

@@ -1,7 +1,7 @@
 """Streams of pages over HTTP: resumed by their last id, limited, ended with the session and with the server."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -12,6 +12,7 @@ from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.console.following.readers import follow
+from tests.console.visits import Visitor
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 
@@ -76,7 +77,7 @@ def test_a_stream_ends_with_its_session_and_says_so() -> None:
         with follow(server.port, PAGE) as stranger:
             assert stranger.status == 401
         began = now_seconds() - SESSION_SECONDS + 2
-        cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, now_seconds=began)}"
+        cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, name='s', now_seconds=began)}"
         with follow(server.port, PAGE, cookie=cookie) as reader:
             assert reader.next("page").id
             assert reader.next("over").data == "session"
@@ -86,10 +87,42 @@ def test_a_stream_ends_with_its_session_and_says_so() -> None:
             assert again.status == 401
 
 
+def test_a_stream_ends_as_its_session_is_logged_out_or_its_token_removed() -> None:
+    viewer, admin = AccessToken(Role.VIEWER, TOKEN), AccessToken(Role.ADMIN, "admin-token-0123456789")
+    cookies = [f"{PLAIN_COOKIE}={session_cookie(TOKEN, name=name, now_seconds=now_seconds())}" for name in "ab"]
+    with a_server(options=ServeOptions(tokens=(viewer, admin))) as server, ExitStack() as stack:
+        first, second = (stack.enter_context(follow(server.port, PAGE, cookie=cookie)) for cookie in cookies)
+        assert first.next("page").id == second.next("page").id
+        left = Visitor(server.port, cookies=dict([cookies[0].split("=", 1)]))
+        assert left.post("logout").path == "/console/login"
+        assert first.next("over").data == "session"
+        server.thread.renew(ServeOptions(tokens=(admin,)))
+        assert second.next("over").data == "session"
+
+
+def test_one_token_leaves_room_for_others_and_all_of_them_for_admins() -> None:
+    tokens = [AccessToken(Role.VIEWER, f"viewer-{number}-0123456789") for number in range(3)]
+    admin = AccessToken(Role.ADMIN, "admin-token-0123456789")
+
+    def session_of(token: AccessToken) -> str:
+        return f"{PLAIN_COOKIE}={session_cookie(token.secret, name='s', now_seconds=now_seconds())}"
+
+    with a_server(options=ServeOptions(tokens=(*tokens, admin))) as server, ExitStack() as stack:
+
+        def followed(token: AccessToken) -> list[int]:
+            readers = [follow(server.port, PAGE, cookie=session_of(token)) for _ in range(60)]
+            for reader in readers:
+                stack.callback(reader.close)
+            return [reader.status for reader in readers]
+
+        assert [followed(token).count(200) for token in tokens] == [MAX_VIEWERS // 2, MAX_VIEWERS * 4 // 10, 0]
+        assert followed(admin).count(200) == MAX_VIEWERS // 10
+
+
 def test_streams_end_whole_with_their_server_and_go_on_with_the_next_one() -> None:
     store = MemoryStore()
     options = ServeOptions(tokens=(AccessToken(Role.ADMIN, TOKEN),))
-    cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, now_seconds=now_seconds())}"
+    cookie = f"{PLAIN_COOKIE}={session_cookie(TOKEN, name='s', now_seconds=now_seconds())}"
     with a_server(store, options) as server:
         port = server.port
         readers = [follow(port, PAGE, cookie=cookie) for _ in range(20)]

@@ -19,7 +19,7 @@ from tests.support.eventually import eventually
 from tests.support.fleet.certificates import a_certificate
 
 OLD, NEW, ADMIN = "old-0123456789abcdef", "new-0123456789abcdef", "admin-0123456789abcdef"
-CONTEXT = ssl._create_unverified_context()  # noqa: S323 - certificates of the test's own
+CONTEXT = ssl._create_unverified_context()
 SERVER = """
   tokens: [{role: viewer, token_file: viewer.tok}, {role: admin, token_file: admin.tok}]
   tls: {cert: server.pem, key: server.key}

@@ -1,4 +1,4 @@
-"""A reload takes up tokens and certificates; every other setting that changed is named, as it waits for the next start."""
+"""A reload takes up tokens and certificates; every other changed setting is named: it waits for the next start."""
 
 import pytest
 
