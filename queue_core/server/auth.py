@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.process.loopback import is_loopback
 from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.problems import given_twice, refusal
+from queue_core.server.problems import Problem, given_twice, refusal
 from queue_core.task import QueueSpec
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -142,6 +142,13 @@ class Authorizer:
         """
         authorization = self.check_host_and_origin(headers)
         return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
+
+    def known_caller(self, headers: Headers) -> Principal | None:
+        """Return the caller; None for a stranger, or a request that is refused."""
+        try:
+            return self.caller(headers)
+        except (Problem, UnauthenticatedError):
+            return None
 
     def grant(self, caller: Principal) -> str:
         """Return a token of this process for somebody who was admitted otherwise; the same for the same person."""

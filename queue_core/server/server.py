@@ -37,6 +37,7 @@ from queue_core.server.http.connections import (
 )
 from queue_core.server.http.fast_protocol import fast_protocol_class
 from queue_core.server.http.http_connection import HttpConnection
+from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
 from queue_core.server.options import ServeOptions, check_options, with_credentials
 from queue_core.server.state import ServerState
@@ -354,6 +355,8 @@ class QueueServer:
         if self._grpc is not None:
             most -= max_grpc_connections_for(file_limit())
         connections = Connections(asyncio.get_running_loop().time, most=most)
+        connections.in_flight.most = budget_bytes(self._options.max_body_bytes)
+        connections.caller_of = self.core.authorizer.known_caller
         app = ServerApp(self.core, connections, extensions=self._extensions)
         stop_seconds = max(1, round(self._options.stop_seconds))
         protocol = fast_protocol_class(self.core, connections)

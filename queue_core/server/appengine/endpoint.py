@@ -124,6 +124,8 @@ class AppEngineEndpoint:
         """See `FastEndpoint.refuse`."""
         if isinstance(error, Problem) and error.status == 413:
             return _rpc_error(RpcCode.REQUEST_TOO_LARGE, error.detail)
+        if isinstance(error, Problem) and error.status == 503:
+            return _rpc_error(RpcCode.OVER_QUOTA, error.detail)
         return reply_of(error)
 
     def _begin(self, request: FastRequest) -> LeaseCall | None:

@@ -8,6 +8,8 @@ from typing import Final
 
 from queue_core.log import get_logger
 from queue_core.server import events
+from queue_core.server.auth import Headers, Principal
+from queue_core.server.http.in_flight import BytesInFlight
 
 HEAD_SECONDS: Final = 10
 """Seconds for a request's head: from its first byte (of a new connection: from its start) to the last."""
@@ -80,6 +82,9 @@ class Connections:
         most: connections at once; chosen by the process's limit of descriptors when left out.
         """
         self.most = max_connections_for(file_limit()) if most is None else most
+        self.in_flight = BytesInFlight()
+        self.caller_of: Callable[[Headers], Principal | None] = lambda _headers: None
+        """Returns the caller of a request by its head; None for a stranger."""
         self.open = 0
         """Connections that were accepted and are not closed yet."""
         self._idle: list[Callable[[], bool]] = []

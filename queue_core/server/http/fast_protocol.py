@@ -19,6 +19,7 @@ from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpo
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
+from queue_core.server.problems import Problem
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
@@ -220,6 +221,15 @@ class FastProtocol(HttpConnection):
         """See `HttpConnection.linger`; no head is recognised any more."""
         self.known = None
         super().linger(seconds=seconds)
+
+    def refuse_bytes(self, problem: Problem) -> None:
+        """See `HttpConnection.refuse_bytes`; the answer is of the API's own kind."""
+        cycle = self.cycle
+        if not self.is_begun or not isinstance(cycle, FastCycle) or cycle.response_complete:
+            super().refuse_bytes(problem)
+            return
+        cycle.keep_alive = False
+        self._refuse(cycle, problem)
 
     def forget_caller(self) -> None:
         """See `HttpConnection.forget_caller`: the next head is parsed, and its token looked at."""

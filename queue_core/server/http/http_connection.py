@@ -5,15 +5,18 @@ A request to change to another protocol is ignored. Time is counted in ticks of 
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Any, Final
 
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from queue_core.server import events
+from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
+from queue_core.server.http.in_flight import FREE_BYTES
+from queue_core.server.options import Role
 from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
@@ -24,6 +27,7 @@ _GIVEN_ONCE: Final = frozenset({b"authorization", b"content-type", b"content-len
 """Headers of which a request has one: with two nobody knows which was meant, and a proxy may have checked the other."""
 _RECORDED_HEADERS: Final = _GIVEN_ONCE | {b"host", b"transfer-encoding", b"expect"}
 """Headers on whose values or number the bounds depend."""
+_RETRY: Final = ((b"retry-after", b"1"),)
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings"})
 """Headers that ask for another protocol."""
 
@@ -56,10 +60,21 @@ class HttpConnection(HttpToolsProtocol):
     loose_bytes = 0
     """Bytes since the last complete head or part of a body."""
     dropped_bytes = 0
+    arrived_bytes = 0
+    """Bytes of the request that is not answered yet."""
+    held_bytes = 0
+    """Those of them that are counted in the budget of all connections."""
+    caller: Principal | None = None
+    """Whose they are; None: a stranger's, or not looked at yet."""
     unsent_bytes = 0
     over_limit: int | None = None
     """How many connections were over the limit as this one was accepted, where TLS below has counted it."""
     seconds_left = bounds.LINGER_SECONDS
+
+    def __init__(self, *args: Any, **given: Any) -> None:
+        super().__init__(*args, **given)
+        self.held: dict[int | None, int] = {}
+        """The bytes that are counted, by caller; None: strangers'."""
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -69,6 +84,7 @@ class HttpConnection(HttpToolsProtocol):
             self._drop(len(data))
             return
         self.loose_bytes += len(data)
+        self.arrived_bytes += len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -80,6 +96,41 @@ class HttpConnection(HttpToolsProtocol):
             self.loose_bytes = len(data) if self.is_in_head else 0
         elif self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
             self._refuse_head()
+        if self.arrived_bytes - self.held_bytes > FREE_BYTES and not self.is_ending:
+            self._hold()
+
+    def _hold(self) -> None:
+        """Count what has arrived of a request in the budget of all; refuse the request where it has no room there.
+
+        One that has arrived whole is under way already.
+        """
+        count = self.arrived_bytes - self.held_bytes - FREE_BYTES
+        if self.is_begun and self.caller is None:
+            self.caller = self.shared.caller_of(self.headers)
+        caller = self.caller if self.is_begun else None
+        key = None if caller is None else id(caller)
+        is_admin = caller is not None and bool(caller.role & Role.ADMIN)
+        in_flight = self.shared.in_flight
+        problem = in_flight.refusal(count, key, is_admin=is_admin, is_alone=caller is ANONYMOUS_ADMIN)
+        if problem and not self.is_between:
+            self.shared.warn(events.REQUEST_REFUSED, reason=problem)
+            self.refuse_bytes(refusal(503, "too-many-bytes", f"{problem}: try again in 1 s", headers=_RETRY))
+            return
+        in_flight.take(count, key)
+        self.held_bytes += count
+        self.held[key] = self.held.get(key, 0) + count
+
+    def refuse_bytes(self, problem: Problem) -> None:
+        """Refuse a request of which no more is read."""
+        self.end(problem)
+
+    def let_go(self) -> None:
+        """Count the bytes of the request no more."""
+        for key, count in self.held.items():
+            self.shared.in_flight.leave(count, key)
+        self.held.clear()
+        self.arrived_bytes = self.held_bytes = 0
+        self.caller = None
 
     def _feed_again(self, rest: memoryview) -> None:
         """Parse the request that asked for another protocol as if it had not, and the bytes behind its head."""
@@ -205,6 +256,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request. Unlike uvicorn's, this needs no timer per connection: see `tick`."""
         self.server_state.total_requests += 1
+        self.let_go()
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -235,6 +287,7 @@ class HttpConnection(HttpToolsProtocol):
         """Write no more; drop what still arrives until the client closes, for `seconds` at most."""
         self.is_ending = True
         self.is_begun = False
+        self.let_go()
         self.seconds_left = seconds
         self.ticks = 0
         with contextlib.suppress(OSError):  # the client closed meanwhile
@@ -309,11 +362,12 @@ class HttpConnection(HttpToolsProtocol):
             self.transport.abort()
             return
         detail = f"{self.shared.most} connections are open, which is this server's limit; try again later"
-        self.end(refusal(503, "too-many-connections", detail, headers=((b"retry-after", b"1"),)))
+        self.end(refusal(503, "too-many-connections", detail, headers=_RETRY))
         self.linger(seconds=bounds.REFUSED_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Count the connection no more."""
+        """Count the connection no more, and what has arrived."""
+        self.let_go()
         if self.over_limit is None:
             self.shared.leave()
         super().connection_lost(exc)

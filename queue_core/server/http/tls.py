@@ -46,6 +46,9 @@ def _no_password() -> str:
 class TlsConnection(SSLProtocol):
     """asyncio's TLS, between a socket and the protocol of a connection."""
 
+    max_size = 16 << 10
+    """Bytes of the buffer that every connection has, also a silent one: a record of TLS. asyncio's are 256 KiB."""
+
     def __init__(self, above: HttpConnection, certificate: ServedCertificate, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(
             loop,
