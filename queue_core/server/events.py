@@ -40,6 +40,8 @@ REQUEST_TIMED_OUT = "request.timed_out"
 """A client sent its request too slowly."""
 REQUEST_REFUSED = "request.refused"
 """A request was refused: others hold as many bytes as the server takes at a time."""
+TOKEN_REFUSED = "token.refused"  # noqa: S105 - an event
+"""Somebody showed a token that this server does not know; `refused` says how often of late."""
 REQUEST_ABANDONED = "request.abandoned"
 """A client hung up in the middle of its request."""
 QUEUE_CHANGED = "queue.changed"

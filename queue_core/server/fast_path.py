@@ -83,6 +83,7 @@ class Reply:
     body: bytes
     media_type: bytes = JSON_TYPE
     headers: tuple[tuple[bytes, bytes], ...] = ()
+    is_token_refused: bool = False
 
 
 @value
@@ -366,7 +367,7 @@ def reply_of(error: object) -> Reply:
     else:
         log.error(events.REQUEST_FAILED, exc_info=error)
         problem = refusal(500, "internal", "the server failed; its log has the details")
-    return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers)
+    return Reply(problem.status, problem.body(), MEDIA_TYPE, problem.headers, problem.status == 401)
 
 
 def check_json(headers: Headers) -> None:

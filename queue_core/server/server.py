@@ -27,6 +27,7 @@ from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
+from queue_core.server.guesses import SlowedRefusals
 from queue_core.server.http.connections import (
     ACCEPTED_AT_ONCE,
     AcceptErrors,
@@ -252,7 +253,7 @@ def http_config(
         return TlsConnection(protocol(config, **given), certificate, asyncio.get_running_loop())
 
     return uvicorn.Config(
-        app,
+        SlowedRefusals(app, protocol.shared.guesses),
         loop="asyncio",
         http=protocol if certificate is None else over_tls,  # type: ignore[arg-type]  # any callable will do
         ws="none",

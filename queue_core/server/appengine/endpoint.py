@@ -6,9 +6,10 @@ workers do not survive.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import TypeVar
 
-from queue_core.errors import QueueError, StorageLimitError, WorkerRetiredError
+from queue_core.errors import QueueError, StorageLimitError, UnauthenticatedError, WorkerRetiredError
 from queue_core.limits import check_worker
 from queue_core.log import get_logger
 from queue_core.server import events
@@ -268,6 +269,8 @@ def reply_of(outcome: object) -> Reply:
         return _application_error(outcome.code, outcome.detail)
     if isinstance(outcome, StorageLimitError):
         return _rpc_error(RpcCode.OVER_QUOTA, str(outcome))
+    if isinstance(outcome, UnauthenticatedError):
+        return replace(_application_error(code_of(outcome), str(outcome)), is_token_refused=True)
     if isinstance(outcome, QueueError):
         return _application_error(code_of(outcome), str(outcome))
     if isinstance(outcome, RpcError):

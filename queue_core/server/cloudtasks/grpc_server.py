@@ -4,8 +4,10 @@ gRPC calls arrive in its own threads; each method runs in the server's event loo
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from urllib.parse import unquote
 
 import grpc
 from google.cloud.location import locations_pb2
@@ -15,14 +17,14 @@ from google.protobuf import empty_pb2
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
-from queue_core.clock import MICROSECONDS
+from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.errors import ListenError
 from queue_core.server.auth import Authorizer, Headers, check_role
 from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
-from queue_core.server.http.connections import file_limit, max_grpc_connections_for
+from queue_core.server.http.connections import Connections, file_limit, max_grpc_connections_for
 from queue_core.server.options import GrpcOptions, GrpcTls
 from queue_core.server.state import ServerState
 
@@ -98,6 +100,8 @@ CALL_SECONDS = 60.0
 """Longest time for one call; then it gets UNAVAILABLE."""
 HANDSHAKE_MILLISECONDS = 10_000
 """Time for the handshake of a connection."""
+MAX_SLOWED_THREADS = 4
+"""Threads in which the refusal of a token waits, at most."""
 STOP_SECONDS = 0.5
 """Time for running calls to finish when the server stops."""
 
@@ -119,7 +123,7 @@ class GrpcListener:
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
-            interceptors=(_AuthInterceptor(core.authorizer),),
+            interceptors=(_AuthInterceptor(core.authorizer, GrpcGuesses()),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
@@ -233,8 +237,9 @@ class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ha
     The refusing handler takes a stream of messages, because gRPC calls such a handler before the first message arrives.
     """
 
-    def __init__(self, authorizer: Authorizer) -> None:
+    def __init__(self, authorizer: Authorizer, guesses: "GrpcGuesses") -> None:
         self._authorizer = authorizer
+        self._guesses = guesses
 
     def intercept_service(
         self,
@@ -249,10 +254,36 @@ class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ha
         else:
             return continuation(handler_call_details)
 
+        is_shown = any(key == "authorization" for key, _ in handler_call_details.invocation_metadata)
+
         def refuse(_messages: object, context: grpc.ServicerContext) -> None:
+            if is_shown and failure.code is RpcStatus.UNAUTHENTICATED:
+                self._guesses.refused(context.peer())
             context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
 
         return grpc.stream_unary_rpc_method_handler(refuse)
+
+
+class GrpcGuesses:
+    """Refused tokens at the door for gRPC: logged, and slowed as long as most threads are free. Any thread may call."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._bounds = Connections(SystemClock().monotonic)
+
+    def refused(self, peer: str) -> None:
+        """Count a refusal; returns when it is to be answered."""
+        address = unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+        with self._lock:
+            guesses = self._bounds.guesses
+            seconds = guesses.refused(address)
+            is_delayed = bool(seconds) and guesses.delayed <= MAX_SLOWED_THREADS
+            if seconds and not is_delayed:
+                guesses.answered()
+        if is_delayed and seconds:
+            threading.Event().wait(seconds)
+            with self._lock:
+                guesses.answered()
 
 
 def headers_of(metadata: Iterable[tuple[str, str]]) -> Headers:

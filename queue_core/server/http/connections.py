@@ -4,11 +4,13 @@ import asyncio
 import errno
 import resource
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from queue_core.log import get_logger
 from queue_core.server import events
 from queue_core.server.auth import Headers, Principal
+from queue_core.server.guesses import Guesses
 from queue_core.server.http.in_flight import BytesInFlight
 
 HEAD_SECONDS: Final = 10
@@ -90,6 +92,7 @@ class Connections:
         self._idle: list[Callable[[], bool]] = []
         self._handshakes: dict[object, tuple[float, Callable[[], None]]] = {}
         self._now = now
+        self.guesses = Guesses(now, partial(self.warn, events.TOKEN_REFUSED))
         self._logged_at: dict[str, float] = {}
         self._left_out: dict[str, int] = {}
 

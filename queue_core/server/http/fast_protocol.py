@@ -6,7 +6,7 @@ answered, `Expect: 100-continue`), take uvicorn's path to the application.
 
 import asyncio
 import select
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import cast
 
@@ -99,6 +99,8 @@ class FastCycle(RequestResponseCycle):
         self.keep_alive = keep_alive
         self.body = bytearray()
         self.is_admitted = False
+        self.is_refused = False
+        """The refusal of its token is delayed: nothing more is done for it."""
         self.reserved_bytes = 0
         self.more_body = True
         self.disconnected = False
@@ -167,6 +169,8 @@ class FastProtocol(HttpConnection):
             return
         self.is_understood = True
         self.window_bytes += len(body)
+        if cycle.is_refused:
+            return
         if cycle.response_complete:
             self.pass_over(len(body))
             return
@@ -184,7 +188,7 @@ class FastProtocol(HttpConnection):
             return
         self.is_between = True
         cycle.more_body = False
-        if not cycle.response_complete:  # else it was refused
+        if not (cycle.response_complete or cycle.is_refused):
             self._start(cycle, bytes(cycle.body))
 
     def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
@@ -257,10 +261,29 @@ class FastProtocol(HttpConnection):
             return None
         return FastCycle(self.fast_verbs, verb, queue, self.headers, keep_alive=keep_alive)
 
+    def _slow(self, cycle: FastCycle, reply: Reply) -> bool:
+        """Count a refused token; returns whether its answer is delayed."""
+        seconds = self.shared.guesses.refused(self.client[0] if self.client is not None else "")
+        if seconds is None:
+            cycle.keep_alive = False
+        if not seconds:
+            return False
+        cycle.is_refused = True
+        plain = replace(reply, is_token_refused=False)
+
+        def answer() -> None:
+            self.shared.guesses.answered()
+            self._reply(cycle, plain)
+
+        self.loop.call_later(seconds, answer)
+        return True
+
     def _reply(self, cycle: FastCycle, reply: Reply) -> None:
         if cycle.disconnected or cycle.response_complete or self.transport.is_closing():
             return
         defaults = self.server_state.default_headers
+        if reply.is_token_refused and _shows_token(cycle) and self._slow(cycle, reply):
+            return
         if reply.status != 200 or reply.headers or reply.media_type is not JSON_TYPE or not cycle.keep_alive:
             head = head_of(reply, defaults, keep_alive=cycle.keep_alive)
         else:
@@ -289,6 +312,11 @@ class FastProtocol(HttpConnection):
         except ValueError:
             return True  # closed a moment ago
         return bool(poller.poll(0))
+
+
+def _shows_token(cycle: FastCycle) -> bool:
+    """Return whether a refused request has shown a token: App Engine's clients always send one, in the message."""
+    return cycle.is_admitted or any(name == b"authorization" for name, _ in cycle.headers)
 
 
 def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
