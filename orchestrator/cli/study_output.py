@@ -22,6 +22,7 @@ from queue_core.cli.output import (
     terminal_width,
 )
 from queue_core.cli.wrapping import shortened
+from queue_core.process.private_files import source_opener
 from queue_core.process.terminal import clean
 from queue_core.process.wording import counted, shown_setting
 
@@ -61,7 +62,8 @@ def show(
     """Print a study. `real` is a recorded run's figures, named as those of a simulated result."""
     if svg is not None:
         title = f"{workload.name}: {counted(workload.tasks, 'task')}"
-        svg.write_text(svg_chart(workload, rows, title=title), encoding="utf-8")
+        with open(svg, "w", encoding="utf-8", opener=source_opener) as file:
+            file.write(svg_chart(workload, rows, title=title))
     if as_json:
         print_json(_record(workload, world, rows, notes, real))
         return

@@ -16,8 +16,9 @@ from orchestrator.config.overrides import HostOverride, Overrides
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS, WorkerRequests
 from orchestrator.errors import AlreadySupervisedError
 from orchestrator.state.journal import Journal, Keep, amended, read_journal
-from orchestrator.state.private_files import make_folder, opener
+from orchestrator.state.private_files import make_folder
 from orchestrator.state.templates import TemplateRecord, template_in
+from queue_core.process.private_files import opener
 
 LOCK_ATTEMPTS: Final = 40
 """Attempts to take the lock, which a worker may hold for a moment as it checks it."""

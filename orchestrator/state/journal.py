@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator import events
-from orchestrator.state.private_files import opener
 from queue_core.log import get_logger
+from queue_core.process.private_files import opener
 
 log = get_logger()
 

@@ -1,12 +1,12 @@
-"""Create folders and files that only their owner may read, whatever the umask: some hold tokens."""
+"""Create folders that only their owner may read, whatever the umask: some hold tokens."""
 
-import os
 import secrets
 from pathlib import Path
 from typing import Final
 
+from queue_core.process.private_files import opener
+
 FOLDER_MODE: Final = 0o700
-FILE_MODE: Final = 0o600
 _IDENTITY_FILE: Final = "holder"
 
 
@@ -19,11 +19,6 @@ def make_folder(path: Path) -> None:
     for each in reversed(missing):
         each.mkdir(mode=FOLDER_MODE, exist_ok=True)
     path.mkdir(mode=FOLDER_MODE, exist_ok=True)  # raises for a file of that name
-
-
-def opener(path: str, flags: int) -> int:
-    """Open a file for `open(..., opener=opener)`: a new file gets `FILE_MODE`, an existing one keeps its own."""
-    return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
 def identity_of_folder(folder: Path) -> str:

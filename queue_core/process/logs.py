@@ -24,6 +24,7 @@ from queue_core.clock import Clock, SystemClock
 from queue_core.errors import InvalidSettingError
 from queue_core.events import LOG_LINES_LOST, LOG_RECOVERED, Lifecycle, QueueEvent
 from queue_core.process import forking
+from queue_core.process.private_files import FILE_MODE
 from queue_core.process.terminal import allows_colours, clean
 
 Level = Literal["debug", "info", "warning", "error"]
@@ -235,7 +236,7 @@ def _opened(path: Path) -> FileIO:
         raise InvalidSettingError(f"log: {path} is not a file: name one")
     nonblocking = os.O_NONBLOCK if stat.S_ISFIFO(mode) else 0
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | nonblocking, 0o666)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | nonblocking, FILE_MODE)
     except OSError as error:
         if error.errno != errno.ENXIO:
             raise

@@ -22,20 +22,14 @@ from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.http_api.transport import enable_keepalive
 from queue_core.log import get_logger
+from queue_core.process.descriptors import file_limit, max_connections_for, max_grpc_connections_for
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.guesses import SlowedRefusals
-from queue_core.server.http.connections import (
-    ACCEPTED_AT_ONCE,
-    AcceptErrors,
-    Connections,
-    file_limit,
-    max_connections_for,
-    max_grpc_connections_for,
-)
+from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import fast_protocol_class
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes

@@ -12,6 +12,7 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableE
 from queue_core.events import EventLog
 from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
+from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.process.places import Places
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
 from queue_core.server.auth import Authorizer
@@ -24,7 +25,6 @@ from queue_core.server.erasures import QueueErasures
 from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
 from queue_core.server.held_snapshots import SnapshotWatch
-from queue_core.server.http.connections import file_limit, max_connections_for
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases

@@ -18,6 +18,7 @@ from typing import BinaryIO, Final, Literal, TypeAlias, TypeVar
 from uuid import uuid4
 
 from queue_core.errors import BadFileError, CutShortError, UnknownQueueError
+from queue_core.process.private_files import opener
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY
 from queue_core.transfer.chunks import name_chunks, task_chunks
@@ -143,7 +144,7 @@ def export(
     header = _header(store, queues)
     if path == STDOUT:
         return _write(store, ExportWriter(sys.stdout.buffer, is_compressed=False), header, None, progress=progress)
-    with path.open("xb") as file:
+    with open(path, "xb", opener=opener) as file:
         return _write(store, _writer(file, path), header, None, progress=progress)
 
 

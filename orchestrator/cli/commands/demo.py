@@ -31,6 +31,7 @@ from orchestrator.demo.script import (
 )
 from orchestrator.demo.view import LineView, LiveView
 from orchestrator.scaling.decision import SPAWNS_PER_CORE
+from orchestrator.state.private_files import make_folder
 from orchestrator.supervisor.unix_signals import handling_signals
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
@@ -182,5 +183,5 @@ def _prepared(folder: Path | None) -> Path:
         raise CommandError(
             message, code=exits.CANT_CREATE, fix="name a new folder, or none for one in the temporary files"
         )
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return folder.resolve()

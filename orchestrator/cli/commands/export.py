@@ -27,6 +27,7 @@ from queue_core.cli.output import print_info, print_json
 from queue_core.cli.settings_file import read_text
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import read_document
+from queue_core.process.private_files import source_opener
 
 EXPORTS: Final[Mapping[Platform, Callable[[ExportRequest], ExportedFiles]]] = {
     "keda": keda,
@@ -185,7 +186,8 @@ def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) ->
         raise CommandError(message, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force overwrites them")
     for name, text in exported.files.items():
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        (out / name).write_text(text, encoding="utf-8")
+        with open(out / name, "w", encoding="utf-8", opener=source_opener) as file:
+            file.write(text)
     if as_json:
         print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})
     else:

@@ -19,6 +19,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import json_option
 from queue_core.cli.output import echo, print_info, print_json
 from queue_core.config.units import format_bytes
+from queue_core.process.private_files import source_opener
 from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.task import QueueSpec
 
@@ -269,7 +270,9 @@ def init(folder: Path, example: bool, source: Path | None, as_json: bool) -> int
         plan = InitPlan({DEFAULT_FILE: text})
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in plan.write.items():
-        with (folder / name).open("x", encoding="utf-8") as file:  # x: never overwrite a file that appeared in between
+        with open(
+            folder / name, "x", encoding="utf-8", opener=source_opener
+        ) as file:  # x: never overwrite a file that appeared in between
             file.write(text)
     if as_json:
         left = [{"file": str(folder / name), "why": why} for name, why in plan.left.items()]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.state.private_files import make_folder
+from queue_core.process.private_files import opener
 
 _IDENTITY_FILE: Final = "containers.id"
 _READABLE: Final = 0o644
@@ -21,7 +22,7 @@ def identity_of(state_dir: Path) -> str:
     """
     make_folder(state_dir)
     path = state_dir / _IDENTITY_FILE
-    with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
+    with contextlib.suppress(FileExistsError), open(path, "x", encoding="ascii", opener=opener) as file:
         file.write(secrets.token_hex(4))
     return f"{identity_in(state_dir)}:{state_dir.resolve()}"
 

@@ -19,12 +19,13 @@ from google.protobuf.message import Message
 
 from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.errors import ListenError
+from queue_core.process.descriptors import file_limit, max_grpc_connections_for
 from queue_core.server.auth import Authorizer, Headers, check_role
 from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
-from queue_core.server.http.connections import Connections, file_limit, max_grpc_connections_for
+from queue_core.server.http.connections import Connections
 from queue_core.server.options import GrpcOptions, GrpcTls
 from queue_core.server.state import ServerState
 

@@ -2,12 +2,12 @@
 
 import asyncio
 import errno
-import resource
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
 from queue_core.log import get_logger
+from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.server import events
 from queue_core.server.auth import Headers, Principal
 from queue_core.server.guesses import Guesses
@@ -30,19 +30,11 @@ REFUSED_SECONDS: Final = 2
 """The same as `LINGER_SECONDS` for a connection over the limit."""
 MAX_REFUSED: Final = 32
 """Connections over the limit that are answered at a time; further ones are closed without an answer."""
-MAX_CONNECTIONS: Final = 50_000
-"""Connections of a listener, whatever the limit of descriptors."""
-MIN_CONNECTIONS: Final = 16
-"""Connections of a listener, at least."""
-MIN_SPARE_FILES: Final = 64
-"""Descriptors left for the store, workers and logs, at least; a quarter of all where that is more."""
 IDLE_TICKS: Final = 2
 """Seconds without a request, or with a part of a head, after which a connection makes room for another where as many
 are open as the listener takes."""
 HANDSHAKE_PATIENCE_SECONDS: Final = 1.0
 """The same for a TLS handshake."""
-MAX_GRPC_CONNECTIONS: Final = 1_000
-"""Connections of a gRPC listener, at most; it has an eighth of those of the process."""
 LOG_SECONDS: Final = 10.0
 """Seconds between two log entries of one event: a client must not be able to fill the log."""
 ACCEPTED_AT_ONCE: Final = 16
@@ -54,21 +46,6 @@ _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, er
 """Errors of `accept` when descriptors or memory have run out."""
 
 log = get_logger()
-
-
-def max_connections_for(files: int) -> int:
-    """Return how many connections a process with this limit of descriptors takes."""
-    return min(MAX_CONNECTIONS, max(MIN_CONNECTIONS, files - max(MIN_SPARE_FILES, files // 4)))
-
-
-def max_grpc_connections_for(files: int) -> int:
-    """Return how many of them a gRPC listener takes."""
-    return min(MAX_GRPC_CONNECTIONS, max_connections_for(files) // 8)
-
-
-def file_limit() -> int:
-    """Return how many descriptors this process may have."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 class Connections:

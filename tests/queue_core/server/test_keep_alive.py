@@ -5,6 +5,7 @@ import socket
 import pytest
 
 from queue_core.http_api.transport import MAX_IDLE_SECONDS
+from queue_core.process.descriptors import max_connections_for
 from queue_core.server.http import connections as bounds
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, read_reply, request
@@ -135,7 +136,7 @@ def test_a_connection_over_the_limit_is_told_so(server: RunningServer) -> None:
     ("files", "most"), [(20, 16), (256, 192), (1024, 768), (1 << 20, 50_000)], ids=["few", "macOS", "Linux", "systemd"]
 )
 def test_there_is_room_left_for_files(files: int, most: int) -> None:
-    assert bounds.max_connections_for(files) == most
+    assert max_connections_for(files) == most
 
 
 def _until(connection: socket.socket, text: bytes) -> bytes:
