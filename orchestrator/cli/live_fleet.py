@@ -23,7 +23,7 @@ from queue_core.cli import exits
 from queue_core.cli.commands.health import probe
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
-from queue_core.cli.target import Target, TargetOptions, find_target
+from queue_core.cli.target import Target, TargetOptions, check_token_stays, find_target
 from queue_core.connect import SERVER_SCHEMES, open_queues
 from queue_core.errors import PermissionDeniedError, QueueError, UnauthenticatedError
 from queue_core.http_api.caller import Retries
@@ -157,7 +157,10 @@ class LocalFleet:
         """Return what the options name, else the server that the supervisor itself uses, else that of the settings."""
         named = self._where["url"] or self._where["store"]
         if not named and self._url.startswith(SERVER_SCHEMES) and is_listening(self._url):
-            return Target(self._url, "the supervisor's", bearer_token(self._where["token_file"]))
+            token = bearer_token(self._where["token_file"])
+            if not self._files.is_supervised():  # else it is ours, which was started with this address
+                check_token_stays(self._url, origin=str(self._files.path), token=token)
+            return Target(self._url, "the supervisor's", token)
         return find_target(**self._where)
 
 

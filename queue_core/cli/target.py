@@ -20,6 +20,7 @@ from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolu
 from queue_core.errors import InvalidQueueNameError, QueueError, QueueMovedError, UnknownQueueError
 from queue_core.http_api.probe import is_listening, is_of_another_store
 from queue_core.limits import check_queue_name
+from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.task import QueueSpec
 from queue_core.worker.functions.target import DEFAULT_FILE
 from queue_core.worker.settings import DEFAULT_URL
@@ -214,6 +215,7 @@ def _from_file(path: Path, token: str | None) -> Target:
                 fix=f"give this file an address of its own (server: {{listen: 127.0.0.1:{FREE_PORT}}}), or stop that "
                 "server; --url calls it all the same",
             )
+        check_token_stays(server_url, origin=str(path), token=token)
         return Target(server_url, f"{path} (server.listen)", token, file=path)
     if settings.store.url == "memory:":
         raise CommandError(
@@ -224,6 +226,22 @@ def _from_file(path: Path, token: str | None) -> Target:
         )
     url = store_url(settings, directory)
     return Target(url, f"{path} (store)", durability=settings.durability, specs=tuple(settings.specs()), file=path)
+
+
+def check_token_stays(url: str, *, origin: str, token: str | None) -> None:
+    """Raise `CommandError` where a token would go to another machine whose address nobody typed.
+
+    Args:
+        origin: the file that names the address: a folder of somebody else's may have one.
+    """
+    if token is None or is_of_this_machine(url):
+        return
+    raise CommandError(
+        f"the token is not sent to {masked(url)}: {origin} names it, and it is no address of this machine",
+        code=exits.BAD_CONFIG,
+        where=origin,
+        fix=f"if you trust that server, name it yourself: --url {masked(url)}, or TOWLINE_URL={masked(url)}",
+    )
 
 
 def _server(url: str, origin: str, token: str | None) -> Target:

@@ -188,6 +188,9 @@ def _server(words: Sequence[str], environment: Mapping[str, str]) -> NamingServe
     url = given.get("url") or (None if "file" in given else environment.get("TOWLINE_URL"))
     if not url:
         url = _url(environment.get("TOWLINE_LISTEN") or str(server.get("listen") or DEFAULT_LISTEN), folder)
+        from queue_core.process.own_addresses import is_of_this_machine
+
+        token = token if is_of_this_machine(url) else None  # a key press sends no secret to where a file says
     return NamingServer(url, None if "url" in given else state, token)
 
 

@@ -32,6 +32,7 @@ from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.probe import is_listening
+from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.process.wording import clock_step_words, counted
 from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
@@ -321,7 +322,8 @@ def _server(project: Project | None) -> Finding:
     url = project.queue_file.server.url(project.directory) if project else DEFAULT_URL
     if not is_listening(url):
         return Finding("server", "warn", f"nothing answers at {url}", "`towline up` starts it")
-    caller = HttpCaller(url, token=bearer_token(), retries=Retries(timeouts=1), timeout_seconds=5.0)
+    token = bearer_token() if is_of_this_machine(url) else None
+    caller = HttpCaller(url, token=token, retries=Retries(timeouts=1), timeout_seconds=5.0)
     try:
         caller.get("/readyz")
     except QueueError as error:

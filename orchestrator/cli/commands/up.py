@@ -43,6 +43,7 @@ from queue_core.cli.serving import (
     prepared_store,
     serve_options,
 )
+from queue_core.cli.target import check_token_stays
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked, with_absolute_sockets
 from queue_core.errors import ListenError
@@ -221,6 +222,8 @@ def supervise(
     # Its workers may run in other folders, and a container needs the socket's path for a mount.
     found = with_absolute_sockets(url, Path.cwd()) if url else project.queue_file.server.url(project.directory)
     token = bearer_token()
+    if not url:
+        check_token_stays(found, origin=str(file or DEFAULT_FILE), token=token)
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         api = stack.enter_context(closing(_Api(project, file, (), is_alone=True)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_password
 from queue_core.errors import AppError, InvalidSettingError
+from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.task import QueueSpec
 from queue_core.worker.settings import DEFAULT_URL
 
@@ -74,7 +75,13 @@ def find_app_target(place: str | Path | None) -> AppTarget:
                 f"{path}: another project's server answers at server.listen ({server}): its store is not "
                 f"{masked(store)}; give this file an address of its own, or stop that server"
             )
-        return AppTarget(server, _token())
+        token = _token()
+        if token is not None and not is_of_this_machine(server):
+            raise InvalidSettingError(
+                f"{path}: TOWLINE_TOKEN is not sent to {server}, as that is no address of this machine; if you trust "
+                f"that server, name it yourself: App({server!r}), or TOWLINE_URL={server}"
+            )
+        return AppTarget(server, token)
     if settings.store.url == "memory:":
         raise InvalidSettingError(f"the tasks of a memory: store live in its server, which does not answer at {server}")
     return _store_of(settings, path)

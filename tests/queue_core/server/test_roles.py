@@ -10,6 +10,7 @@ from queue_core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
+from queue_core.server import guesses
 from queue_core.server.auth import REQUIRED_ROLES
 from queue_core.server.options import AccessToken, Role, ServeOptions, check_options
 from tests.support.servers import QUEUE, RunningServer, a_server
@@ -61,7 +62,8 @@ CALLS = [
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[RunningServer]:
-    with a_server(options=ServeOptions(tokens=TOKENS)) as running:
+    with pytest.MonkeyPatch.context() as patch, a_server(options=ServeOptions(tokens=TOKENS)) as running:
+        patch.setattr(guesses, "FREE_GUESSES", 1_000)  # each call is made with a wrong token, too
         yield running
 
 
