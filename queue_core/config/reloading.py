@@ -1,4 +1,4 @@
-"""What of a queue server's settings a reload puts in force, and what waits for the next start. Pure."""
+"""Settings of a queue server that a reload puts in force, and those that wait for the next start. Pure."""
 
 from collections.abc import Iterator, Mapping
 

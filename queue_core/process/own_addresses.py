@@ -1,4 +1,4 @@
-"""Which addresses a secret may be sent to that nobody typed: those of this machine, and no other."""
+"""Addresses of this machine: a secret goes to no other that nobody typed."""
 
 import ipaddress
 import socket

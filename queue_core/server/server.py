@@ -28,9 +28,9 @@ from queue_core.process.sd_notify import ServiceManager
 from queue_core.server import events
 from queue_core.server.app import ServerApp
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
-from queue_core.server.guesses import SlowedRefusals
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import fast_protocol_class
+from queue_core.server.http.guesses import SlowedRefusals
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection

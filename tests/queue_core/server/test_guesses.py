@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.server.guesses import (
+from queue_core.server.http.guesses import (
     DELAY_SECONDS,
     FORGET_SECONDS,
     FREE_GUESSES,
