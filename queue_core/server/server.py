@@ -468,7 +468,7 @@ def serve(
         found = reload()
         if found is not None:
             server.renew(found.options)
-            structlog.get_logger().info(events.SERVER_RELOADED, next_start=list(found.next_start))
+            get_logger().info(events.SERVER_RELOADED, next_start=list(found.next_start))
 
     async def main() -> None:
         loop = asyncio.get_running_loop()

@@ -113,7 +113,7 @@ class _Reload:
         else:
             self._in_force = with_credentials_of(self._in_force, settings)
             return ReloadedOptions(options, changed_settings(self._in_force, settings))
-        structlog.get_logger().error(SERVER_RELOAD_REFUSED, mistakes=mistakes)
+        get_logger().error(SERVER_RELOAD_REFUSED, mistakes=mistakes)
         return None
 
 
