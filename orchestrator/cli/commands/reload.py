@@ -53,11 +53,11 @@ def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) ->
     """Make the supervisor read its settings file again, and print what changed.
 
     This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
-    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made, and
-    schedules are as the file and the applications have them now.
-    Other settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed,
-    and the supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did
-    not answer in time. With --url it is a supervisor elsewhere, which reads its own file.
+    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made,
+    tokens and certificates are replaced, and schedules are as the file and the applications have them now. Other
+    settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed, and the
+    supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did not
+    answer in time. With --url it is a supervisor elsewhere, which reads its own file.
     """
     url = supervisor_url(where["url"], where["file"])
     if url is not None:
