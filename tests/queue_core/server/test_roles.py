@@ -10,8 +10,8 @@ from queue_core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from queue_core.server import guesses
 from queue_core.server.auth import REQUIRED_ROLES
+from queue_core.server.http import guesses
 from queue_core.server.options import AccessToken, Role, ServeOptions, check_options
 from tests.support.servers import QUEUE, RunningServer, a_server
 
