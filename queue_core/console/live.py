@@ -122,7 +122,7 @@ class LivePages:
             render: makes the page.
             viewer: the viewer's token, for the places that it may have; None where there are none.
         """
-        if self._stopped.is_set() or self._places.refusal(viewer, is_admin=is_admin):
+        if self._stopped.is_set() or self._places.refusal(viewer, is_admin=is_admin or viewer is None):
             return None
         page = self._pages.setdefault(key, _LivePage(self, key, render))
         self._places.take(viewer)
