@@ -129,8 +129,7 @@ class Console:
             token = self._options.proxy(address, request.headers.raw)
             if token is not None:
                 return Viewer(token, is_logged_in=False)
-        cookies = (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
-        for cookie in filter(None, cookies):
+        for cookie in _sessions_in(request):
             token = self._token_of(cookie)
             if token is not None:
                 return Viewer(token, is_logged_in=True)
@@ -145,14 +144,14 @@ class Console:
         """Return what says whether the viewer's session has ended: logged out, or its token removed."""
         if not viewer.is_logged_in:
             return lambda: False
-        cookies = [cookie for name in (SECURE_COOKIE, PLAIN_COOKIE) if (cookie := request.cookies.get(name))]
+        cookies = _sessions_in(request)
         return lambda: all(self._token_of(cookie) != viewer.token for cookie in cookies)
 
     def _session_seconds(self, request: Request, viewer: Viewer) -> float:
         """Return how long the viewer's session lasts; where nobody logs in, for ever."""
         if not viewer.is_logged_in or viewer.token is None:
             return float("inf")
-        cookies = filter(None, (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE)))
+        cookies = _sessions_in(request)
         return max(seconds_left(cookie, viewer.token, now_seconds=self._now()) for cookie in cookies)
 
     def _now(self) -> float:
@@ -204,11 +203,11 @@ class Console:
         if problem:
             return self._problem(request, 403, problem)
         response = RedirectResponse("login", status_code=303)
-        for name in (SECURE_COOKIE, PLAIN_COOKIE):
-            cookie = request.cookies.get(name)
-            token = None if cookie is None else self._token_of(cookie)
-            if cookie is not None and token is not None:
+        for cookie in _sessions_in(request):
+            token = self._token_of(cookie)
+            if token is not None:
                 self._ended.end(cookie, token, now_seconds=self._now())
+        for name in (SECURE_COOKIE, PLAIN_COOKIE):
             response.delete_cookie(name, path="/", secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
         self._live.look_again()
         return response
@@ -377,6 +376,12 @@ class Console:
     def _problem(self, request: Request, status: int, detail: str) -> Response:
         title = _STATUS_TITLES.get(status, "It did not work")
         return self._html("problem.html", request, {"title": title, "detail": detail, "status": status}, status=status)
+
+
+def _sessions_in(request: Request) -> list[str]:
+    """Return the cookies of sessions that a request has; anybody may have made them up."""
+    found = (cookie_of(request.headers, name) for name in (SECURE_COOKIE, PLAIN_COOKIE))
+    return [cookie for cookie in found if cookie]
 
 
 def _page_path(request: Request) -> str:
