@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from queue_core.attempts.secret_forms import MASK, masked_text
+
 SHARED_SCHEMES: Final = (
     "postgresql",
     "postgres",
@@ -19,7 +21,14 @@ SHARED_SCHEMES: Final = (
 """Schemes of stores that several hosts share."""
 SCHEMES: Final = ("sqlite", "memory", *SHARED_SCHEMES)
 
-_SECRET_OPTION = re.compile(r"([?&](?:ssl)?password=)[^&]*", re.IGNORECASE)
+_SECRET_OPTION: Final = re.compile(
+    r"((?:^|[?&;\s])[\w.%-]{0,40}(?:pass(?:word|wd|phrase)?|pwd|secret|token|(?<!ssl)key|(?<!require_)auth|sig|signature|credentials?)"
+    r"\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;\s]*)",
+    re.IGNORECASE,
+)
+_ENCODED_COLON: Final = re.compile("%3a", re.IGNORECASE)
+_TOKEN_SCHEMES: Final = ("http", "https", "towline", "towline+http", "towline+https")
+"""Schemes in whose URLs a user without a password is a token."""
 
 
 def sqlite_flaw(url: str) -> str:
@@ -60,14 +69,25 @@ def is_shared(url: str) -> bool:
 
 
 def masked(url: str) -> str:
-    """Return the URL without secrets: `postgresql://user:***@host/db`. Hides too much rather than too little."""
+    """Return the URL without secrets: `postgresql://user:***@host/db`. Hides too much rather than too little.
+
+    The keywords of PostgreSQL, `host=db password='...'`, and what is no URL at all, are shown without secrets too.
+    """
     head, separator, rest = url.partition("://")
     if not separator:
         head, rest = "", url
     login, at, place = rest.rpartition("@")
     user, colon, _ = login.partition(":")
-    shown = f"{user}:***@{place}" if at and colon else rest
-    return _SECRET_OPTION.sub(r"\1***", head + separator + shown)
+    if at and (colon or head in _TOKEN_SCHEMES or _ENCODED_COLON.search(login)):
+        user = masked_text(user) if colon else ""
+        shown = f"{user}{colon}{MASK}@{_without_options(place)}"
+    else:
+        shown = _without_options(rest)
+    return f"{head}{separator}{shown}"
+
+
+def _without_options(text: str) -> str:
+    return masked_text(_SECRET_OPTION.sub(rf"\1{MASK}", text))
 
 
 def has_password(url: str) -> bool:
