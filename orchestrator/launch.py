@@ -44,6 +44,8 @@ class Launch:
             "TOWLINE_ORPHAN_GRACE_SECONDS": f"{self.orphan_grace_seconds:g}",
             "TOWLINE_STATE_DIR": self.state_dir,
         }
+        if pool.redact == "off":
+            environment["TOWLINE_REDACT"] = "off"
         if pool.celery is not None and pool.celery.namespace:
             environment["TOWLINE_NAMESPACE"] = pool.celery.namespace
         if pool.soft_seconds is not None:

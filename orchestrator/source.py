@@ -112,8 +112,11 @@ class WorkSource(Protocol):
         Return those that were still leased by it.
         """
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
-        """Return the tasks of its pool's queue that a dead worker holds; where thousands are held, those known."""
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
+        """Return the tasks of its pool's queue that a dead worker holds; where thousands are held, those known.
+
+        `payload_bytes`: how much of each payload comes along.
+        """
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """Return whether a worker has ended a lease of the pool's queue since that pool's last sample."""

@@ -63,6 +63,7 @@ _NEEDS_REPLACEMENT: Final = frozenset(
         "concurrency",
         "recycle",
         "grace",
+        "redact",
     }
 )
 
@@ -142,6 +143,11 @@ class PoolSpec(FleetSettingsModel):
     recycle: RecycleSettings = Field(default=RecycleSettings())
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")], str] = Field(
         default_factory=dict, description="Added to the worker's environment; {worker} and {pool} are replaced."
+    )
+    redact: Literal["on", "off"] = Field(
+        default="on",
+        description="Whether errors, progress and last lines of its workers are shown without values of payloads and"
+        " without secrets.",
     )
     cwd: str | None = Field(
         default=None, min_length=1, description="The worker's working directory; for a container, in its image."
@@ -296,8 +302,10 @@ class PoolSpec(FleetSettingsModel):
 
     @cached_property
     def _digest(self) -> str:
-        kept = _NEEDS_REPLACEMENT if self.celery is not None else _NEEDS_REPLACEMENT - {"celery"}
-        settings = self.model_dump(mode="json", include=set(kept))  # of other pools as it was before there was celery
+        settings = self.model_dump(mode="json", include=set(_NEEDS_REPLACEMENT))
+        for setting, default in (("celery", None), ("redact", "on")):  # the digest is as it was before there was one
+            if settings[setting] == default:
+                del settings[setting]
         if self._app_folder is not None:
             settings["app_folder"] = self._app_folder
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]

@@ -44,7 +44,10 @@ Key = tuple[str, str]
 
 @value
 class SuspectedTask:
-    """A task that a dead worker holds. `max_leases` is its own bound or its queue's; None if there is none."""
+    """A task that a dead worker holds. `max_leases` is its own bound or its queue's; None if there is none.
+
+    `payload`: as much of it as was asked for.
+    """
 
     queue: str
     task: str
@@ -53,6 +56,7 @@ class SuspectedTask:
     lease_number: int
     max_leases: int | None
     token: str = field(repr=False, default="")
+    payload: bytes = field(repr=False, default=b"")
 
     @property
     def key(self) -> Key:

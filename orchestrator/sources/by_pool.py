@@ -71,9 +71,9 @@ class PoolSources:
         """See `WorkSource.give_back`: only tasks of our queues are ever suspected."""
         return self._queues.give_back(tasks, notice)
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
-        return self._of(pool).held_by(worker, pool)
+        return self._of(pool).held_by(worker, pool, payload_bytes=payload_bytes)
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """See `WorkSource.has_worked`."""

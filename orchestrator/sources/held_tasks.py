@@ -26,21 +26,21 @@ def failure_of_death(notice: DeathNotice) -> Failure:
     return replace(failure_of(notice.message), outcome="worker_died", error=error, host=host)
 
 
-def held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
+def held_by(queues: Queues, queue: str, worker: str, *, cursor: int, payload_bytes: int = 0) -> list[SuspectedTask]:
     """Return the tasks that the worker holds in this queue, as far as one observation shows them.
 
     `cursor` is the end of the last observation, whose leases are not repeated. A queue that is gone or forbidden to us
     yields nothing; its leases are released as they are.
     """
     try:
-        return _held_by(queues, queue, worker, cursor=cursor)
+        return _held_by(queues, queue, worker, cursor=cursor, payload_bytes=payload_bytes)
     except StoreError:
         raise
     except QueueError:
         return []
 
 
-def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[SuspectedTask]:
+def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int, payload_bytes: int) -> list[SuspectedTask]:
     observation = queues.observe(queue, tags=ANY, after=cursor)
     names = [lease.name for lease in observation.live if lease.worker == worker]
     if not names:
@@ -49,12 +49,23 @@ def _held_by(queues: Queues, queue: str, worker: str, *, cursor: int) -> list[Su
     held: list[SuspectedTask] = []
     for first in range(0, len(names), MAX_PEEK_TASKS):
         some = names[first : first + MAX_PEEK_TASKS]
-        for task in queues.queue(queue).peek(states=_LEASED, names=some, limit=MAX_PEEK_TASKS).tasks:
+        found = queues.queue(queue).peek(states=_LEASED, names=some, limit=MAX_PEEK_TASKS, payload_bytes=payload_bytes)
+        for task in found.tasks:
             if task.worker == worker:
                 held_seconds = max(0.0, seconds_between(task.leased_at, observation.now))
                 most = bound if task.max_leases is None else task.max_leases
-                one = SuspectedTask(queue, task.shown_name, task.tag, held_seconds, task.leases, most, task.token)
-                held.append(one)
+                held.append(
+                    SuspectedTask(
+                        queue,
+                        task.shown_name,
+                        task.tag,
+                        held_seconds,
+                        task.leases,
+                        most,
+                        task.token,
+                        task.payload,
+                    )
+                )
     return held
 
 

@@ -313,13 +313,14 @@ class QueueSource:
             released = self._queues.release_worker(worker, failure=held_tasks.failure_of_death(notice))
         return [released_task(lease) for lease in released]
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
         held: list[SuspectedTask] = []
         with _as_unavailable(f"list the tasks that worker {worker} holds"):
             for part in _parts_of(pool):
                 seen = self._seen.get(part.name)
-                held += held_tasks.held_by(self._queues, part.queue, worker, cursor=seen.cursor if seen else 0)
+                cursor = seen.cursor if seen else 0
+                held += held_tasks.held_by(self._queues, part.queue, worker, cursor=cursor, payload_bytes=payload_bytes)
         return held
 
     def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:

@@ -1,7 +1,8 @@
 """Handle a worker's death: release its leases, hold back suspected tasks, and write its death certificate."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
 from orchestrator import events
@@ -11,11 +12,12 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.death_sentences import death_sentence
 from orchestrator.fleet.exits import ENDS_WELL, HANGS, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
 from orchestrator.fleet.last_words import HangingCall
-from orchestrator.fleet.quarantine import IsolatedTask, Key, TaskVerdict, judge_tasks, ledger_of
+from orchestrator.fleet.quarantine import IsolatedTask, Key, SuspectedTask, TaskVerdict, judge_tasks, ledger_of
 from orchestrator.fleet.workers import Death
 from orchestrator.runtime import Exit
 from orchestrator.source import ReleasedTask, WorkSource
 from orchestrator.state.directory import StateDir
+from queue_core.attempts.redaction import redacted_lines
 from queue_core.log import get_logger
 
 log = get_logger()
@@ -30,6 +32,9 @@ MAX_CERTIFICATE_TASKS: Final = 100
 
 MAX_LOGGED_TASKS: Final = 10
 """Tasks that the log entry of a death names."""
+
+MAX_READ_PAYLOAD_BYTES: Final = 65_536
+"""Bytes of each held task's payload that its worker's last lines are searched for."""
 
 Record: TypeAlias = dict[str, object]
 
@@ -73,7 +78,8 @@ class _PostMortem:
 
     `fates` are judged once; `marks` identify held-back tasks. `returned` are tasks the worker released itself at the
     end of its grace, `spared` those released uncounted, `released` those released for it; `before` are those
-    that it held until shortly before: their leases ended while it hung, or it gave them back by itself.
+    that it held until shortly before: their leases ended while it hung, or it gave them back by itself. `payloads`: of
+    the tasks that it held at its end.
     """
 
     end: WorkerEnd
@@ -83,6 +89,7 @@ class _PostMortem:
     returned: Sequence[ReleasedTask] | None = None
     before: Sequence[ReleasedTask] | None = None
     released: Sequence[ReleasedTask] = ()
+    payloads: Sequence[bytes] = ()
     is_certified: bool = False
 
     @property
@@ -158,7 +165,7 @@ class PostMortems:
             seconds_ago=round(max(0.0, self._clock.monotonic() - ended.at), 3),
             sentence=death_sentence(death.cause, death.detail, held),
         )
-        self._record(_certificate(death, ended), case)
+        self._record(_certificate(death, ended, case), case)
 
     def record_missing(self, worker: str, *, pool: str) -> None:
         """Record the end of an earlier supervisor's worker that ended while no supervisor ran."""
@@ -187,7 +194,7 @@ class PostMortems:
                 lapsed = self._source.lapsed_by(end.worker, end.spec, named=named)
             case.before = lapsed or _as_released(end.calls)
         if case.fates is None:
-            case.fates = self._judged(end)
+            case.fates = self._judged(end, () if end.cause in WITHOUT_FAULT else self._held_by(case))
         special = [fate for fate in case.fates if fate.verdict != "given back"]
         if special and not case.marks:
             case.marks = self._source.apply_verdicts(special, end.notice)
@@ -200,13 +207,19 @@ class PostMortems:
         is_spared = end.cause is Cause.KILLED or (end.is_stopped and end.cause in WITHOUT_FAULT)
         if is_spared and end.spec is not None and not case.spared:
             # Neither the task nor its worker is at fault: the lease does not count.
-            case.spared = self._source.give_back(self._source.held_by(end.worker, end.spec), end.notice)
+            case.spared = self._source.give_back(self._held_by(case), end.notice)
         case.released = [*case.spared, *self._source.release_held_by(end.worker, end.notice)]
 
-    def _judged(self, end: WorkerEnd) -> Sequence[TaskVerdict]:
-        if end.cause in WITHOUT_FAULT or end.spec is None:
+    def _held_by(self, case: _PostMortem) -> Sequence[SuspectedTask]:
+        """Return the tasks that a worker held, and note their payloads: its last lines may quote them."""
+        end = case.end
+        if end.spec is None:
             return ()
-        held = self._source.held_by(end.worker, end.spec)
+        held = self._source.held_by(end.worker, end.spec, payload_bytes=MAX_READ_PAYLOAD_BYTES)
+        case.payloads = case.payloads or [task.payload for task in held]
+        return [replace(task, payload=b"") for task in held]
+
+    def _judged(self, end: WorkerEnd, held: Sequence[SuspectedTask]) -> Sequence[TaskVerdict]:
         if not held:
             return ()
         self._ledger, fates = judge_tasks(
@@ -277,7 +290,7 @@ def _named(held: Sequence[Record]) -> list[Record]:
     return [{name: one[name] for name in ("queue", "task", "fate")} for one in held[:MAX_LOGGED_TASKS]]
 
 
-def _certificate(death: Death, ended: Exit) -> Record:
+def _certificate(death: Death, ended: Exit, case: _PostMortem) -> Record:
     """Return the certificate's part that describes the worker's end."""
     return {
         "worker": death.worker,
@@ -294,9 +307,18 @@ def _certificate(death: Death, ended: Exit) -> Record:
         "memory_limit_bytes": ended.memory_limit_bytes,
         "forked": ended.is_forked,
         "reason": ended.reason,
-        "last_lines": list(ended.last_lines),
+        "last_lines": _last_lines(ended, case),
         "stack": list(ended.stack),
     }
+
+
+def _last_lines(ended: Exit, case: _PostMortem) -> list[str]:
+    """Return the end of a worker's output as the certificate keeps it: what it printed was not redacted."""
+    spec = case.end.spec
+    if spec is not None and spec.redact == "off":
+        return list(ended.last_lines)
+    environment = os.environ if spec is None else {**os.environ, **spec.env}
+    return list(redacted_lines(ended.last_lines, case.payloads, environment=environment))
 
 
 def _held_back_records(fates: Iterable[TaskVerdict]) -> list[Record]:

@@ -18,6 +18,7 @@ from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.supervisor.pool import Pool, concern_of, states_of
 from orchestrator.supervisor.view import Heartbeat, Phase, view_of
+from queue_core.attempts.secret_forms import masked_command
 from queue_core.log import get_logger
 
 log = get_logger()
@@ -258,7 +259,7 @@ def _settings(spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
         "queues": list(spec.queues),
         "tags": "untagged" if spec.untagged else list(spec.tags or ()),
         "app": spec.app,
-        "command": list(spec.command) if spec.command else None,
+        "command": masked_command(spec.command) if spec.command else None,
         "celery": spec.celery.model_dump(mode="json", exclude={"options"}) if spec.celery else None,
         "runtime": spec.runtime_kind,
         "start": spec.start,

@@ -6,7 +6,6 @@ Nothing is unpickled: the constants of a pickle are read by `pickletools`.
 import base64
 import binascii
 import json
-import pickletools
 import re
 from collections.abc import Iterator
 from typing import Final, Literal, TypeAlias
@@ -118,6 +117,8 @@ class _Name:
 
 def _constants_of(content: bytes, kind: Kind) -> list[Part]:
     """Return the texts and numbers of a pickle, without what it would call; [] for what is none."""
+    import pickletools  # few payloads are pickles
+
     parts: list[Part] = []
     try:
         for _, constant, _ in pickletools.genops(content):

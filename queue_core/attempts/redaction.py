@@ -57,7 +57,7 @@ def redacted(
     Args:
         text: an error's, a traceback, lines of output.
         payloads: of the tasks that it may quote.
-        code: where the text has lines of code, from and to: they are searched for forms of secrets only.
+        code: where the text names files and functions, from and to: it is searched for forms of secrets only.
         environment: variables whose values are secrets if their names say so, and the switch.
     """
     if environment.get(SWITCH) == "off":
@@ -68,10 +68,23 @@ def redacted(
     return _PYDANTIC_INPUT.sub(MASK, masked_text(text))
 
 
+def redacted_lines(
+    lines: Sequence[str], payloads: Sequence[bytes] = (), *, environment: Mapping[str, str] = os.environ
+) -> tuple[str, ...]:
+    """Return a worker's last lines of output without values of payloads and secrets; lines of stacks stay."""
+    code: list[tuple[int, int]] = []
+    at = 0
+    for line in lines:
+        if _FRAME.match(line):
+            code.append((at, at + len(line)))
+        at += len(line) + 1
+    return tuple(redacted("\n".join(lines), payloads, code=code, environment=environment).split("\n")) if lines else ()
+
+
 def redacted_traceback(error: BaseException, payloads: Sequence[bytes] = (), *, limit: int = 30) -> str:
     """Return an error's traceback, its innermost `limit` calls, as text without values of payloads and secrets.
 
-    Names of files and functions, and lines of code, stay as they are.
+    Names of files and functions stay as they are.
     """
     chunks = traceback.format_exception(error, limit=-limit)
     text = "".join(chunks)
@@ -79,7 +92,7 @@ def redacted_traceback(error: BaseException, payloads: Sequence[bytes] = (), *, 
     at = 0
     for chunk in chunks:
         if _FRAME.match(chunk):
-            code.append((at, at + len(chunk)))
+            code.append((at, at + chunk.find("\n")))
         at += len(chunk)
     if len(text) > MAX_TRACEBACK_CHARACTERS:
         cut = len(text) - MAX_TRACEBACK_CHARACTERS

@@ -53,10 +53,13 @@ _PATTERNS: Final = (
         ),
         MASK,
     ),
-    # A password with an unescaped slash goes up to the `@`; a port before a path is no password.
+    # A password with an unescaped slash goes up to the `@`; a port before a path is no password. What is masked already
+    # keeps its user, and what our own texts have for an example stays.
     (
         re.compile(
-            r"(?<=://)(?:[^\s/?#'\"<>]{1,500}|[^\s/?#@:\[]{0,200}:(?!\d+[/?#,\s])[^\s@]{1,300})(?=@)"
+            r"(?<=://)(?![^\s/?#@:]{0,200}:\*\*\*@|user:password@host)"
+            r"(?:[^\s/?#'\"<>]{1,500}|[^\s/?#@:\[]{0,200}:(?!\d+[/?#,\s])[^\s@]{1,300})(?=@)"
+            r"|(?<=://)[^\s/?#@:\[,]{0,200}:(?!\d|port\b|memory:|[*]|password@host)[^\s/?#@'\",;:]{3,300}"
             r"|(?<=://)(?:[^\s/?#@'\"<>]{0,200}%3[Aa][^\s/?#@'\"<>]{1,300}%40)"
         ),
         MASK,

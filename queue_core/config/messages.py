@@ -10,7 +10,11 @@ from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from queue_core.attempts.secret_forms import MASK, is_secret_name, masked_text
+from queue_core.config.store_urls import masked
+
 _MAX_SHOWN_CHARS: Final = 60
+_URL: Final = re.compile(r"[A-Za-z][\w+.-]*://")
 _HOME: Final = re.compile(r"(?:unix:)?~[\w.-]*(?:/|$)")
 
 
@@ -20,6 +24,10 @@ class SettingProblem:
 
     path: tuple[str | int, ...]
     message: str
+
+    def __post_init__(self) -> None:
+        """Mask what the message quotes of secrets: it reaches logs, and whoever may read events."""
+        object.__setattr__(self, "message", masked_text(self.message))
 
 
 def problems_of(
@@ -81,14 +89,25 @@ def _message(details: ErrorDetails, model: type[BaseModel]) -> str:
         return f"is required{_described(field)}"
     context: Mapping[str, object] = details.get("ctx", {})
     if details["type"] == "string_pattern_mismatch" and field is not None and field.examples:
-        return f"must look like {field.examples[0]} ({context['pattern']}): {_shown(details['input'])}"
+        return f"must look like {field.examples[0]} ({context['pattern']}): {_input(details)}"
     if details["type"] == "value_error":  # our own message, which includes the value
         return str(context["error"])
     template = _TEMPLATES.get(details["type"])
     if template is None:
-        return f"{details['msg']}: {_shown(details['input'])}"
+        return f"{details['msg']}: {_input(details)}"
     write = _writer_of(field)
-    return template({key: write(value) for key, value in context.items()}, write(details["input"]))
+    shown = MASK if _is_secret(details) else write(details["input"])
+    return template({key: write(value) for key, value in context.items()}, shown)
+
+
+def _input(details: ErrorDetails) -> str:
+    return MASK if _is_secret(details) else _shown(details["input"])
+
+
+def _is_secret(details: ErrorDetails) -> bool:
+    """Return whether a setting may have a secret: a variable of workers, and one whose name says so."""
+    names = [str(part) for part in details["loc"]]
+    return "env" in names[:-1] or (bool(names) and is_secret_name(names[-1]))
 
 
 def _described(field: FieldInfo | None) -> str:
@@ -158,6 +177,7 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 def _shown(value: object) -> str:
     text = value if isinstance(value, str) else repr(value)
+    text = masked(text) if _URL.match(text) else masked_text(text)  # before it is cut
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}..."
 
 

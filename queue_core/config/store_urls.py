@@ -26,6 +26,8 @@ _SECRET_OPTION: Final = re.compile(
     r"\s*=\s*)(?:'(?:\\.|[^'\\])*'?|[^&;\s]*)",
     re.IGNORECASE,
 )
+_NO_PORT: Final = re.compile(r"^([^/?#\[\]]{0,200}:)(?!\d|port\b|memory:|$)[^/?#,]+")
+"""What should be a port, in a URL without a login: a password whose `@host` is missing."""
 _ENCODED_COLON: Final = re.compile("%3a", re.IGNORECASE)
 _TOKEN_SCHEMES: Final = ("http", "https", "towline", "towline+http", "towline+https")
 """Schemes in whose URLs a user without a password is a token."""
@@ -82,7 +84,7 @@ def masked(url: str) -> str:
         user = masked_text(user) if colon else ""
         shown = f"{user}{colon}{MASK}@{_without_options(place)}"
     else:
-        shown = _without_options(rest)
+        shown = _without_options(_NO_PORT.sub(rf"\1{MASK}", rest, count=1) if separator else rest)
     return f"{head}{separator}{shown}"
 
 

@@ -1,13 +1,12 @@
 """Handlers for workers: `towline work queue_core.django:app` runs the tasks of every Towline backend in `TASKS`."""
 
-import traceback
 from collections.abc import Callable
 
 import django
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 
-from queue_core.attempts.redaction import redacted
+from queue_core.attempts.redaction import redacted_traceback
 from queue_core.django.payloads import NotATaskError, call_of, task_of
 from queue_core.errors import AppError
 from queue_core.worker.app import App
@@ -76,7 +75,7 @@ def run_django_task(alias: str, task: Task) -> None:
         declared.call(*context, *call.args, **call.kwargs)
     except BaseException as error:
         kind = type(error)
-        text = redacted("".join(traceback.format_exception(error)), [task.payload])
+        text = redacted_traceback(error, [task.payload])
         result.errors.append(TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text))
         _end(result, TaskResultStatus.FAILED)
         task_finished.send(Backend, task_result=result)

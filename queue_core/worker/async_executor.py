@@ -61,8 +61,8 @@ class AsyncExecutor:
         try:
             client = self._context.lease_client()
             body(client)
-        except BaseException:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
-            lifecycle.fail(thread="executor")
+        except BaseException as error:  # noqa: BLE001  the top of a thread: a worker without it would look alive and do nothing
+            lifecycle.fail(error, thread="executor")
         finally:
             if client is not None:
                 client.close()

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
+from queue_core.attempts.redaction import redacted
 from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
-from queue_core.limits import MAX_LEASES, check_checkpoint, check_delay_seconds, check_progress
+from queue_core.limits import MAX_LEASES, MAX_PROGRESS_CHARACTERS, check_checkpoint, check_delay_seconds, check_progress
 from queue_core.semantics import retry_delay_seconds
 from queue_core.task import Headers, Lease, Progress, QueueSpec
 from queue_core.verbs import Renewal
@@ -102,7 +103,7 @@ _NO_HEADERS: Final[Headers] = MappingProxyType({})
 class Task:
     """A leased task, as passed to a handler. The worker renews its lease while the handler runs."""
 
-    __slots__ = ("_checkpoint", "_progress", "_sent", "lease", "lost", "lost_reason", "on_news")
+    __slots__ = ("_checkpoint", "_progress", "_sent", "_shown", "lease", "lost", "lost_reason", "on_news")
 
     lost: bool
     """True once another worker has the task, or may lease it. A plain flag, as nothing waits for it: an `Event` would
@@ -119,6 +120,8 @@ class Task:
         self._progress: Progress | None = None
         self._checkpoint: bytes | None = None
         self._sent: tuple[Progress | None, bytes | None] = _NOTHING
+        self._shown: tuple[Progress | None, Progress | None] = (None, None)
+        """The progress last made ready to be sent, and that as it is sent."""
 
     @property
     def queue(self) -> str:
@@ -205,17 +208,27 @@ class Task:
             return None
         return Renewal(
             self.lease.token,
-            progress=None if progress is progress_sent else progress,
+            progress=None if progress is None or progress is progress_sent else self._redacted(progress),
             checkpoint=None if checkpoint is checkpoint_sent else checkpoint,
         )
 
     def mark_sent(self, news: Renewal) -> None:
         """Record that `news` was sent; for the worker itself."""
         progress, checkpoint = self._sent
+        reported, shown = self._shown
         self._sent = (
-            progress if news.progress is None else news.progress,
+            progress if news.progress is None or news.progress is not shown else reported,
             checkpoint if news.checkpoint is None else news.checkpoint,
         )
+
+    def _redacted(self, progress: Progress) -> Progress:
+        """Return a progress as it leaves the worker: its text is redacted once, when it is sent."""
+        reported, shown = self._shown
+        if progress is not reported or shown is None:
+            text = redacted(progress.text, [self.lease.payload])[:MAX_PROGRESS_CHARACTERS]
+            shown = Progress(progress.fraction, text)
+            self._shown = (progress, shown)
+        return shown
 
     def _report(self) -> None:
         if self.on_news is not None:

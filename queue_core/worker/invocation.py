@@ -2,7 +2,6 @@
 
 import inspect
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, replace
@@ -21,7 +20,7 @@ from queue_core.attempts.failures import (
     place_in,
     shown_path,
 )
-from queue_core.attempts.redaction import redacted
+from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.task import Lease, NewTask
@@ -313,8 +312,8 @@ def _strangers(value: object) -> str:
 
 
 def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
-    """Return the traceback as text, with quoted payloads replaced by `<payload>`, and secrets by `***`."""
-    text = redacted("".join(traceback.format_exception(error, limit=-30)), [task.payload for task in tasks])
+    """Return the traceback as text, with values of payloads replaced by `<payload>`, and secrets by `***`."""
+    text = redacted_traceback(error, [task.payload for task in tasks])
     return text if len(text) <= MAX_TRACEBACK_CHARACTERS else "..." + text[-MAX_TRACEBACK_CHARACTERS:]
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from mmap import mmap
@@ -13,6 +12,7 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
+from queue_core.attempts.redaction import redacted_traceback
 from queue_core.clock import Clock
 from queue_core.worker import events
 from queue_core.worker.settings import WorkerSettings, recycle_reason
@@ -94,14 +94,14 @@ class WorkerLifecycle:
         """Request the end without taking a lock, as a signal handler must; the main thread then sets `ending`."""
         self._inbox.put(ending)
 
-    def fail(self, *, thread: str) -> None:
-        """End the worker because of the exception being handled, an internal error.
+    def fail(self, error: BaseException, *, thread: str) -> None:
+        """End the worker because of an internal error.
 
         The traceback is logged as text: a log that renders exceptions itself may show payloads and tokens in variables.
         A thread that fails because a handler has changed the process's user is not the reason.
         """
         self.check_user()
-        self.log.error(events.WORKER_FAILED, thread=thread, traceback=traceback.format_exc())
+        self.log.error(events.WORKER_FAILED, thread=thread, traceback=redacted_traceback(error))
         self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
 
     def wake(self) -> None:

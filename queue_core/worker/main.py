@@ -7,14 +7,14 @@ import os
 import signal
 import sys
 import threading
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.api import Queue, Queues
+from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.client import HttpQueues
 from queue_core.clock import SystemClock
 from queue_core.connect import SERVER_SCHEMES
@@ -129,8 +129,8 @@ def _work(
     except AppError as error:  # of a hook
         _log_refusal(error, log)
         code = EXIT_MISCONFIGURED
-    except Exception:  # noqa: BLE001  the top of the process
-        log.error(events.WORKER_FAILED, thread="main", traceback=traceback.format_exc())  # noqa: TRY400
+    except Exception as error:  # noqa: BLE001  the top of the process
+        log.error(events.WORKER_FAILED, thread="main", traceback=redacted_traceback(error))  # noqa: TRY400
         code = EXIT_INTERNAL
     if runner.is_abandoned:
         # A thread can't be killed, and its tasks may already be leased by another worker.
@@ -142,8 +142,8 @@ def _work(
 
 def _log_refusal(error: QueueError, log: FilteringBoundLogger) -> None:
     """Log why the worker can't work; with a traceback where the program's own code failed."""
-    text = traceback.format_exc() if error.__cause__ is not None else None
-    log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=str(error), traceback=text)
+    text = redacted_traceback(error) if error.__cause__ is not None else None
+    log.error(events.WORKER_REFUSED, error=type(error).__name__, reason=redacted(str(error)), traceback=text)
 
 
 def _flush_lines() -> None:
@@ -203,8 +203,8 @@ def _watched(runner: Runner, log: FilteringBoundLogger) -> int:
     """Call `Runner.run` outside the main thread; end the process from here when a handler blocks the main thread."""
     try:
         code = runner.run()
-    except BaseException:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
-        log.error(events.WORKER_FAILED, thread="watch", traceback=traceback.format_exc())  # noqa: TRY400
+    except BaseException as error:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
+        log.error(events.WORKER_FAILED, thread="watch", traceback=redacted_traceback(error))  # noqa: TRY400
         exit_now(EXIT_INTERNAL, log=log)
     if runner.is_abandoned:
         exit_now(code, log=log)

@@ -160,8 +160,8 @@ class Renewals:
         try:
             while (due := self._wait_for_due()) is not None:
                 self._process(due)
-        except BaseException:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
-            self._lifecycle.fail(thread="renewals")
+        except BaseException as error:  # noqa: BLE001  the top of a thread: without it handlers would lose their leases unnoticed
+            self._lifecycle.fail(error, thread="renewals")
 
     def _wait_for_due(self) -> list[RenewedLease] | None:
         """Sleep until a lease or a stuck handler is due; return the leases due for renewal, None when closed."""

@@ -178,8 +178,8 @@ class ThreadExecutor:
                 elif leases:
                     self._work(client, leases)
             client.flush()
-        except BaseException:  # noqa: BLE001  the top of a thread: without it the worker would look alive and do nothing
-            lifecycle.fail(thread="executor")
+        except BaseException as error:  # noqa: BLE001  the top of a thread: without it the worker would look alive and do nothing
+            lifecycle.fail(error, thread="executor")
         finally:
             if client is not None:
                 client.close()

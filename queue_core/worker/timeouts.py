@@ -101,8 +101,8 @@ class Timeouts:
             while (due := self._wait_for_due()) is not None:
                 for invocation in due:
                     self._end(invocation)
-        except BaseException:  # noqa: BLE001  the top of a thread: without it no handler would be bounded
-            self._lifecycle.fail(thread="timeouts")
+        except BaseException as error:  # noqa: BLE001  the top of a thread: without it no handler would be bounded
+            self._lifecycle.fail(error, thread="timeouts")
 
     def _wait_for_due(self) -> list[Invocation] | None:
         """Sleep until calls are due and return them; None when closed."""

@@ -54,7 +54,7 @@ class EmptySource:
     def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
         return ()
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         return ()
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:

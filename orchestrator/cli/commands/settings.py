@@ -10,6 +10,7 @@ from orchestrator.cli.import_checks import ImportFindings, check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
+from orchestrator.config.shown import shown_setting
 from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, json_schema
 from queue_core.cli import exits
@@ -76,7 +77,8 @@ def config(
 ) -> int:
     """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default.
 
-    --url shows those of a supervisor elsewhere, without what may be secret.
+    What may be secret is shown as ***: variables of workers, passwords and tokens. --url shows the settings of a
+    supervisor elsewhere.
     """
     flags = flag_overrides(
         [
@@ -87,7 +89,8 @@ def config(
             (("log",), log),
         ]
     )
-    rows = _elsewhere(where) if where["url"] is not None else effective(load_project(where["file"], flags=flags))
+    found = _elsewhere(where) if where["url"] is not None else effective(load_project(where["file"], flags=flags))
+    rows = [(path, shown_setting(path, value), place) for path, value, place in found]
     if as_json:
         print_json([{"setting": path, "value": value, "origin": where} for path, value, where in rows])
         return exits.OK

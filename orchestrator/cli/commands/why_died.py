@@ -23,6 +23,7 @@ from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
+from queue_core.attempts.secret_forms import masked_command
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -289,8 +290,8 @@ def _by_hand(pool: PoolSpec | None) -> str:
     if pool is None:
         return ""
     if pool.celery is not None:
-        return shlex.join(SpawnRequest(pool.name, pool).program("python3", app=()))
-    return f"towline work {pool.app}" if pool.app is not None else shlex.join(pool.command or ())
+        return shlex.join(masked_command(SpawnRequest(pool.name, pool).program("python3", app=())))
+    return f"towline work {pool.app}" if pool.app is not None else shlex.join(masked_command(pool.command or ()))
 
 
 def _chosen(worker: str, deaths: Sequence[Json], files: StateDir) -> Json:

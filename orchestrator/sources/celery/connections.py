@@ -3,10 +3,12 @@
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, Final
+from urllib.parse import unquote
 
 import kombu
 
 from orchestrator.errors import SourceUnavailableError
+from queue_core.attempts.secret_forms import MASK, masked_text
 from queue_core.config.store_urls import masked
 
 CONNECT_SECONDS: Final = 3.0
@@ -71,7 +73,8 @@ def clean_error(error: BaseException, url: str) -> str:
     """Return an error's text in one line, without the URL's password and without what moves a terminal's cursor."""
     text = str(error) or type(error).__name__
     for secret in _secrets_of(url):
-        text = text.replace(secret, "***")
+        text = text.replace(secret, MASK)
+    text = masked_text(text)
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line[:_SENTENCE_CHARS]
 
@@ -79,4 +82,4 @@ def clean_error(error: BaseException, url: str) -> str:
 def _secrets_of(url: str) -> list[str]:
     authority = url.partition("://")[2].rpartition("@")[0]
     secret = authority.partition(":")[2]
-    return [secret] if secret else []
+    return [one for one in (secret, unquote(secret)) if one]

@@ -154,7 +154,7 @@ class CeleryFleets:
         now = self._clock.wall_seconds()
         return [ReleasedTask(pool.queue, task, None, max(0.0, now - (held.get(task) or now))) for task in done]
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:  # noqa: ARG002
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:  # noqa: ARG002
         """See `WorkSource.held_by`: none is suspected, as no task of a broker can be held back."""
         return ()
 

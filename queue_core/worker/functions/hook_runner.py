@@ -1,10 +1,10 @@
 """HookRunner: the hooks of one worker, run once before its first lease and once after its last task."""
 
-import traceback
 from collections.abc import Callable, Coroutine
 from threading import Event, Lock
 from typing import Any, Final
 
+from queue_core.attempts.redaction import redacted_traceback
 from queue_core.worker import events
 from queue_core.worker.event_loop import HandlerEventLoop
 from queue_core.worker.functions.hooks import AppHooks
@@ -54,7 +54,7 @@ class HookRunner:
                 return self._complete(coroutine, max(SHORTEST_STOP_SECONDS, grace_left_seconds()))
 
             for name, error in self._hooks.stop(complete):
-                text = "".join(traceback.format_exception(error, limit=-30))
+                text = redacted_traceback(error)
                 self._lifecycle.log.error(events.HOOK_FAILED, hook=name, error=type(error).__name__, traceback=text)
         self._ended.set()
 

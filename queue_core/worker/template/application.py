@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from queue_core.attempts.failures import is_library
+from queue_core.attempts.redaction import redacted_traceback
 from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError
 from queue_core.worker.app import App, load_app
@@ -56,7 +57,7 @@ def import_application(environment: Mapping[str, str]) -> Imported:
     except QueueError as error:
         return Imported(str(error), {**imported_files(), **_failed_files(error, target)})
     except BaseException as error:  # noqa: BLE001 - whatever an import may raise
-        text = traceback.format_exc(limit=-5)
+        text = redacted_traceback(error, limit=5)
         return Imported(text, {**imported_files(), **_failed_files(error, target)})
     return Imported("", imported_files(), handlers, schedules)
 

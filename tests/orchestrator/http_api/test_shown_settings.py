@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.http_api.settings import harmless, shown_settings
+from orchestrator.config.shown import shown_setting
+from orchestrator.http_api.settings import shown_settings
 from orchestrator.state.directory import StateDir
 
 
@@ -26,7 +27,7 @@ from orchestrator.state.directory import StateDir
     ],
 )
 def test_what_may_be_secret_is_masked(path: str, value: object, shown: object) -> None:
-    assert harmless(path, value) == shown
+    assert shown_setting(path, value) == shown
 
 
 def test_what_waits_for_the_next_start_is_named(tmp_path: Path) -> None:

@@ -353,7 +353,7 @@ def test_redaction_is_off_where_a_pool_says_so() -> None:
     assert redacted(text, [PAYLOAD], environment={"TOWLINE_REDACT": "off"}) == text
 
 
-def test_lines_of_code_stay_in_a_traceback() -> None:
+def test_names_of_functions_stay_in_a_traceback() -> None:
     error = caught(chained)
     told = redacted_traceback(error, [json.dumps({"handler": "chained", "card": CARD, "name": NAME}).encode()])
     assert "in chained" in told

@@ -123,6 +123,8 @@ def test_a_command_line_shows_no_secret(command: list[str], shown: list[str]) ->
         "amqp://ann:hunter2@[::1:5672//",
         "://:hunter2@",
         "ann:hunter2@db",
+        "redis://:hunter2",
+        "redis://ann:hunter2/0",
         "postgresql://ann:hunter2/hunter2@db:5432/x",
         "postgresql://ann:hunter2@hunter2@db/x",
         "sqs://AKIA:hunter2@",

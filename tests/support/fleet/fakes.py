@@ -208,7 +208,7 @@ class FakeSource:
         self.ready += len(tasks)
         return [ReleasedTask("thumbs", task, None, 0.5) for task in tasks]
 
-    def held_by(self, worker: str, pool: PoolSpec) -> Sequence[SuspectedTask]:
+    def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         self._answer()
         return [
             SuspectedTask(pool.queue, task, None, 0.5, self.leases.get(task, 1), self.max_leases, f"token of {task}")
