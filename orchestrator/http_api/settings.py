@@ -8,7 +8,7 @@ from orchestrator.config.shown import shown_setting
 from orchestrator.http_api.answers import FleetAnswer
 from orchestrator.json_fields import list_in
 from orchestrator.state.directory import StateDir
-from queue_core.attempts.secret_forms import masked_text
+from queue_core.attempts.secret_forms import masked_logins
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 
 EffectiveSettings = Callable[[], Sequence[tuple[str, object, str]]]
@@ -54,5 +54,5 @@ def shown_settings(files: StateDir, settings: EffectiveSettings, problems: FileP
         ShownSetting(setting=path, value=shown_setting(path, value), origin=origin)
         for path, value, origin in settings()
     ]
-    mistakes = [masked_text(one) for one in problems()]
+    mistakes = [masked_logins(one) for one in problems()]
     return ShownSettings(settings=shown, not_in_force=waiting, mistakes=mistakes)

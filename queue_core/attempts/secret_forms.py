@@ -45,6 +45,14 @@ _TOKENS: Final = (
 _OPTIONS: Final = rf"{_KEYS}|pass|pw|auth|key|sig|code"
 _QUOTED: Final = r"(?P<quote>\\{0,8}['\"])(?:(?!(?P=quote))(?:\\.|[^\\]))*"
 _SUFFIX: Final = r"(?:[_-]?(?:key|value|base|hash|text|string))?s?\d{0,2}"
+# A password with an unescaped slash goes up to the `@`; a port before a path is no password. What is masked already
+# keeps its user, and what our own texts have for an example stays.
+_LOGIN: Final = re.compile(
+    r"(?<=://)(?![^\s/?#@:]{0,200}:\*\*\*@|user:password@host)"
+    r"(?:[^\s/?#'\"<>]{1,500}|[^\s/?#@:\[]{0,200}:(?!\d+[/?#,\s])[^\s@]{1,300})(?=@)"
+    r"|(?<=://)[^\s/?#@:\[,]{0,200}:(?!\d|port\b|memory:|[*]|password@host)[^\s/?#@'\",;:]{3,300}"
+    r"|(?<=://)(?:[^\s/?#@'\"<>]{0,200}%3[Aa][^\s/?#@'\"<>]{1,300}%40)"
+)
 _PATTERNS: Final = (
     (
         re.compile(
@@ -53,17 +61,7 @@ _PATTERNS: Final = (
         ),
         MASK,
     ),
-    # A password with an unescaped slash goes up to the `@`; a port before a path is no password. What is masked already
-    # keeps its user, and what our own texts have for an example stays.
-    (
-        re.compile(
-            r"(?<=://)(?![^\s/?#@:]{0,200}:\*\*\*@|user:password@host)"
-            r"(?:[^\s/?#'\"<>]{1,500}|[^\s/?#@:\[]{0,200}:(?!\d+[/?#,\s])[^\s@]{1,300})(?=@)"
-            r"|(?<=://)[^\s/?#@:\[,]{0,200}:(?!\d|port\b|memory:|[*]|password@host)[^\s/?#@'\",;:]{3,300}"
-            r"|(?<=://)(?:[^\s/?#@'\"<>]{0,200}%3[Aa][^\s/?#@'\"<>]{1,300}%40)"
-        ),
-        MASK,
-    ),
+    (_LOGIN, MASK),
     (
         re.compile(
             r"(?i)(hooks\.slack\.com/services/|discord(?:app)?\.com/api/webhooks/|api\.telegram\.org/bot)[^\s'\",;]+"
@@ -111,6 +109,11 @@ def masked_text(text: str) -> str:
     for pattern, shown in _PATTERNS:
         text = pattern.sub(shown, text)
     return text
+
+
+def masked_logins(text: str) -> str:
+    """Return a text of ours with the passwords in its URLs replaced; its other words are not secret."""
+    return _LOGIN.sub(MASK, text)
 
 
 def masked_value(name: str, text: str) -> str:

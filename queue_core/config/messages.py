@@ -10,7 +10,7 @@ from pydantic import BaseModel, PlainSerializer, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from queue_core.attempts.secret_forms import MASK, is_secret_name, masked_text
+from queue_core.attempts.secret_forms import MASK, is_secret_name, masked_logins, masked_text
 from queue_core.config.store_urls import masked
 
 _MAX_SHOWN_CHARS: Final = 60
@@ -24,10 +24,6 @@ class SettingProblem:
 
     path: tuple[str | int, ...]
     message: str
-
-    def __post_init__(self) -> None:
-        """Mask what the message quotes of secrets: it reaches logs, and whoever may read events."""
-        object.__setattr__(self, "message", masked_text(self.message))
 
 
 def problems_of(
@@ -91,7 +87,7 @@ def _message(details: ErrorDetails, model: type[BaseModel]) -> str:
     if details["type"] == "string_pattern_mismatch" and field is not None and field.examples:
         return f"must look like {field.examples[0]} ({context['pattern']}): {_input(details)}"
     if details["type"] == "value_error":  # our own message, which includes the value
-        return str(context["error"])
+        return masked_logins(str(context["error"]))
     template = _TEMPLATES.get(details["type"])
     if template is None:
         return f"{details['msg']}: {_input(details)}"

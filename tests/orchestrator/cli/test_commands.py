@@ -303,6 +303,22 @@ def test_config_tells_where_each_value_comes_from(towline: Commands, monkeypatch
     assert found["lifecycle"]["origin"] == "default"
 
 
+def test_config_and_check_show_no_secret(towline: Commands) -> None:
+    file = towline.folder / "towline.yaml"
+    file.write_text(SETTINGS.replace("slo: 30s", "slo: 30s, env: {CDN: hunter2, LEVEL: hunter2}"))
+    shown = towline("config", "--json")
+    assert "hunter2" not in shown.out + towline("config").out
+    found = {str(row["setting"]): row["value"] for row in cast("list[dict[str, object]]", shown.json)}
+    assert found["pools.resize.env.CDN"] == "***"
+    file.write_text(
+        SETTINGS.replace("sqlite:///queue.db", "redis://:hunter2@").replace("30s", "30s, env: {PIN: 4711081}")
+    )
+    refused = towline("check")
+    assert (refused.code, "pools.resize.env.PIN" in refused.err) == (78, True)
+    assert "hunter2" not in refused.err
+    assert "4711081" not in refused.err
+
+
 def test_a_mistake_in_a_variable_names_the_variable(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWLINE_DURABILITY", "sometimes")
     told = towline("check")

@@ -336,3 +336,37 @@ def test_tasks_of_a_worker_that_ended_without_a_supervisor_are_told_so(stage: Re
         "unknown",
         "ended while no supervisor was there; see `towline why-died gone`",
     )
+
+
+LINES = ["declined: 4111-1111-2222", "password=hunter2", '  File "/srv/thumbs.py", line 7, in resize', "it ends"]
+
+
+def test_a_certificate_shows_no_value_of_what_the_worker_held_and_no_secret(stage: ReconcilerStage) -> None:
+    (worker,) = stage.with_workers(1, env={"CDN_TOKEN": "tok-en-of-a-cdn"})
+    stage.source.held[worker] = ["t1"]
+    stage.source.payloads["t1"] = b'{"card": "4111-1111-2222", "step": "resize"}'
+    lines = [*LINES, "asked with tok-en-of-a-cdn"]
+    stage.runtime.end(worker, now=stage.clock.monotonic(), signal=signal.SIGSEGV, last_lines=lines)
+    stage.turn()
+    (death,) = stage.files.read_deaths(limit=10)
+    assert death["last_lines"] == ["declined: <payload>", "password=***", LINES[2], "it ends", "asked with ***"]
+
+
+def test_a_pool_whose_redaction_is_off_keeps_last_lines_whole(stage: ReconcilerStage) -> None:
+    (worker,) = stage.with_workers(1, redact="off")
+    assert stage.runtime.requests[worker].environment["TOWLINE_REDACT"] == "off"
+    stage.source.held[worker] = ["t1"]
+    stage.source.payloads["t1"] = b"4111-1111-2222"
+    stage.runtime.end(worker, now=stage.clock.monotonic(), signal=signal.SIGSEGV, last_lines=LINES)
+    stage.turn()
+    (death,) = stage.files.read_deaths(limit=10)
+    assert death["last_lines"] == LINES
+
+
+def test_the_fleet_shows_a_command_without_its_secrets(stage: ReconcilerStage) -> None:
+    command = ["work.sh", "--password", "hunter2", "--db=postgresql://u:hunter2@db/x", "--fast"]
+    stage.with_workers(1, command=command, app=None)
+    wall = WallTime(wall_seconds=stage.clock.wall_seconds(), monotonic=stage.clock.monotonic())
+    shown = snapshot_of(list(stage.reconciler.pools.values()), wall=wall)
+    assert "hunter2" not in repr(shown)
+    assert "['work.sh', '--password', '***', '--db=postgresql://***@db/x', '--fast']" in repr(shown)

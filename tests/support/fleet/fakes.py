@@ -121,6 +121,7 @@ class FakeSource:
     age_seconds: float = 0.0
     upcoming: Sequence[tuple[int, float]] = ()
     held: dict[str, list[str]] = field(default_factory=dict)
+    payloads: dict[str, bytes] = field(default_factory=dict)
     given_back: dict[str, list[tuple[str, float]]] = field(default_factory=dict)
     seen: set[str] = field(default_factory=set)
     heard: list[PresentWorker] = field(default_factory=list)
@@ -211,7 +212,16 @@ class FakeSource:
     def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         self._answer()
         return [
-            SuspectedTask(pool.queue, task, None, 0.5, self.leases.get(task, 1), self.max_leases, f"token of {task}")
+            SuspectedTask(
+                pool.queue,
+                task,
+                None,
+                0.5,
+                self.leases.get(task, 1),
+                self.max_leases,
+                f"token of {task}",
+                self.payloads.get(task, b"")[:payload_bytes],
+            )
             for task in self.held.get(worker, ())
         ]
 
