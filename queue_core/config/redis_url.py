@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NoReturn
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
 
 SERVER_PORT = 6379
@@ -72,7 +73,7 @@ def parse_url(url: str) -> RedisUrl:
     """Parse a URL. Raises `InvalidSettingError`, which shows the valid forms and never a password."""
     scheme, separator, _ = url.partition("://")
     kind = _KINDS.get(scheme)
-    shown = without_secrets(url)
+    shown = masked(without_login(url))
     if kind is None or not separator:
         _refuse(shown, "unknown scheme")
     try:
@@ -100,7 +101,7 @@ def parse_url(url: str) -> RedisUrl:
     )
 
 
-def without_secrets(url: str) -> str:
+def without_login(url: str) -> str:
     """Return the URL without user and password."""
     scheme, separator, rest = url.partition("://")
     return f"{scheme}{separator}{rest.rpartition('@')[2]}" if separator else url.rpartition("@")[2]
@@ -183,7 +184,7 @@ def _address(text: str, default_port: int, shown: str) -> RedisAddress:
     if not port:
         return RedisAddress(host, default_port)
     if not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        _refuse(shown, f"a port is a number from 1 to 65535: {port!r}")
+        _refuse(shown, "a port is a number from 1 to 65535")
     return RedisAddress(host, int(port))
 
 

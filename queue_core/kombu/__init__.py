@@ -10,6 +10,7 @@ It is the only import that a program needs. See `docs/how-to/celery.md`.
 from kombu.transport import TRANSPORT_ALIASES
 
 from queue_core.config.store_urls import SHARED_SCHEMES
+from queue_core.kombu.connection_info import hide_secrets
 
 _TRANSPORT = "queue_core.kombu.transport:TowlineTransport"
 
@@ -18,5 +19,6 @@ SCHEMES = ("towline", *(f"towline+{one}" for one in ("http", "https", "unix", "m
 
 for _scheme in SCHEMES:
     TRANSPORT_ALIASES.setdefault(_scheme, _TRANSPORT)
+hide_secrets()
 
 __all__ = ["SCHEMES"]

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
 
 DEFAULT_PORT = 7878
 _PREFIX = "towline+"
+_SERVERS = ("towline", "http", "https")
 
 
 class Client(Protocol):
@@ -59,6 +61,22 @@ def url_of(address: BrokerAddress) -> str:
     return f"{scheme}://{login}{rest}{space}" if rest else address.url
 
 
+def without_secrets(url: str) -> str:
+    """Return the URL of a broker without a token or password; the name of a host as it is."""
+    plain = url.removeprefix(_PREFIX)
+    if "://" not in plain:
+        return url
+    scheme = plain.partition("://")[0]
+    try:
+        address = _address(plain) if scheme in _SERVERS else None
+    except ValueError:
+        address = None
+    shown = masked(plain) if address is None else url_of(replace(address, token=None))
+    if scheme == "towline":
+        shown = shown.replace("http://", "towline://")
+    return url.removesuffix(plain) + shown
+
+
 def completed(address: BrokerAddress, environment: Mapping[str, str]) -> BrokerAddress:
     """Return the address with the token and the namespace that a supervisor gave this process for its broker.
 
@@ -91,7 +109,7 @@ def _address(url: str) -> BrokerAddress:
     scheme, _, rest = url.partition("://")
     if scheme == "memory":
         return BrokerAddress("memory:", namespace=rest.strip("/"))
-    if scheme in ("towline", "http", "https"):
+    if scheme in _SERVERS:
         return _servers(url.replace("towline://", "http://"))
     return BrokerAddress(url)
 

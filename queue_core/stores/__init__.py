@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import unquote
 
-from queue_core.config.store_urls import scheme_of, sqlite_flaw
+from queue_core.config.store_urls import masked, scheme_of, sqlite_flaw
 from queue_core.errors import InvalidRequestError, InvalidSettingError
 from queue_core.store import Store
 
@@ -43,7 +43,7 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
         return _postgres_store(url, durability)
     if url.startswith("redis"):
         return _open_redis(url, durability)
-    raise InvalidSettingError(f"not the URL of a store: {_without_secrets(url)!r}; give {_FORMS}")
+    raise InvalidSettingError(f"not the URL of a store: {masked(url)!r}; give {_FORMS}")
 
 
 def _postgres_store(url: str, durability: Durability) -> Store:
@@ -72,7 +72,7 @@ def sqlite_path(url: str) -> Path:
     """Return the path that an `sqlite:` URL names. Raises `InvalidSettingError`."""
     flaw = sqlite_flaw(url)
     if flaw:
-        raise InvalidSettingError(f"not the URL of an SQLite store: {url!r}: {flaw}; give {_FORMS}")
+        raise InvalidSettingError(f"not the URL of an SQLite store: {masked(url)!r}: {flaw}; give {_FORMS}")
     return Path(unquote(url.removeprefix("sqlite:///")))
 
 
@@ -112,8 +112,3 @@ def check_can_vacuum(url: str) -> None:
         return
     reason = "PostgreSQL does it by itself (autovacuum)" if kind.startswith("postgres") else "it has no file that grows"
     raise InvalidRequestError(f"a {kind}: store is not to be vacuumed: {reason}")
-
-
-def _without_secrets(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, unquote, urlencode
+from urllib.parse import parse_qsl, quote, unquote, urlencode
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -96,7 +96,7 @@ def _conninfo(settings: dict[str, str]) -> str:
 
 
 def _shown(settings: dict[str, str], schema: str) -> str:
-    user = f"{settings['user']}@" if "user" in settings else ""
+    user = f"{quote(settings['user'], safe='')}@" if "user" in settings else ""
     database = settings.get("dbname", "")
     options = {} if schema == SCHEMA else {"schema": schema}
     hosts = settings.get("host", "").split(",")
