@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
+from queue_core.config.store_urls import masked
 from queue_core.errors import InvalidSettingError
 
 SCHEMA = "towline"
@@ -64,7 +65,7 @@ def parse_address(url: str) -> PostgresAddress:
     settings = _settings(f"{base}?{rest}" if rest else base)
     listen = own.get("listen", "")
     return PostgresAddress(
-        _shown(settings, schema), _conninfo(settings), _conninfo(_settings(listen)) if listen else "", schema
+        masked(_shown(settings, schema)), _conninfo(settings), _conninfo(_settings(listen)) if listen else "", schema
     )
 
 
