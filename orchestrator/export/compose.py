@@ -17,8 +17,10 @@ from orchestrator.export.settings import (
     arguments_of,
     check_placeholders,
     check_program,
+    check_secrets,
     environment_of,
     portable,
+    secret_variables,
 )
 
 Object = dict[str, object]
@@ -39,7 +41,9 @@ def compose(request: ExportRequest) -> ExportedFiles:
     """Return the compose file and the settings file that it mounts. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
-    settings = portable(request, found, runtimes={name: _runtime(pool) for name, pool in pools.items()})
+    roles = ["worker"] if any(pool.runtime_kind == "external" for pool in pools.values()) else []
+    runtimes = {name: _runtime(pool) for name, pool in pools.items()}
+    settings = portable(request, found, runtimes=runtimes, roles=roles)
     for pool in pools.values():
         _check(pool, request, found)
     _check_engines(request, found)
@@ -129,7 +133,7 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
 
 
 def _workers(request: ExportRequest, pool: PoolSpec, settings: Portable) -> Object:
-    token = settings.token("worker", "admin")
+    token = settings.token("worker")
     environment = dict(environment_of(pool, url=f"http://{QUEUE}:{PORT}"))
     if token is not None:
         environment["TOWLINE_TOKEN_FILE"] = f"{SECRETS_FOLDER}/{token.name}"
@@ -137,7 +141,10 @@ def _workers(request: ExportRequest, pool: PoolSpec, settings: Portable) -> Obje
         "image": literal(request.image_of(pool) or ""),
         "entrypoint": [],
         "command": [literal(argument) for argument in arguments_of(pool)],
-        "environment": {name: literal(text) for name, text in sorted(environment.items())},
+        "environment": {
+            **{name: literal(text) for name, text in sorted(environment.items())},
+            **{name: f"${{{name}:?a variable of pool {pool.name}}}" for name in secret_variables(pool)},
+        },
         "depends_on": {QUEUE: {"condition": "service_healthy"}},
         "deploy": {"replicas": max(1, pool.workers.min)},
         "init": True,
@@ -165,6 +172,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
             found.warn((*path, "runtime", "docker", "secrets"), message)
     else:
         check_placeholders(pool, found)
+        check_secrets(pool, found, where="Compose takes it from its own environment, or from a file .env")
         if pool.name == QUEUE:
             found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:
@@ -240,6 +248,9 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     if needed:
         names = ", ".join(f"{one.env}" for one in needed)
         lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
+    for pool in request.project.pools.values():
+        if pool.runtime_kind == "external" and (names := secret_variables(pool)):
+            lines += ["", f"There too, the variables of pool {pool.name} that may be secret: {', '.join(names)}."]
     files = [one for one in settings.secrets if one.file is not None]
     if files:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]

@@ -23,8 +23,10 @@ from orchestrator.export.settings import (
     bounds_of,
     check_placeholders,
     check_program,
+    check_secrets,
     environment_of,
     portable,
+    secret_variables,
 )
 from queue_core.config.store_urls import scheme_of
 
@@ -52,9 +54,9 @@ def crema(request: ExportRequest) -> ExportedFiles:
     _check_log(request, found)
     for pool in pools.values():
         _check(pool, request, found)
-    settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
+    settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"), roles=("worker", "viewer"))
     found.check()
-    token = settings.token("worker", "admin")
+    token = settings.token("worker")
     files = {
         SETTINGS: yaml_of(_by_variables(settings)),
         SERVER: header(_how(request, settings)) + yaml_of(_service(request, settings)),
@@ -99,6 +101,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         found.wrong((*path, "runtime"), why)
     check_program(pool, found)
     check_placeholders(pool, found)
+    check_secrets(pool, found, where="each instance has it from a secret of the project")
     if pool.grace > GRACE_SECONDS:
         why = f"{pool.grace:g} s are {GRACE_SECONDS:g} s here: Cloud Run kills an instance 10 s after SIGTERM"
         found.warn((*path, "grace"), why)
@@ -191,6 +194,9 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
     }
     if token is not None:
         container["env"] = [*_listed(container["env"]), _given("TOWLINE_TOKEN", token)]
+    for name in secret_variables(pool):
+        place = {"secretKeyRef": {"name": _secret_of(pool, name), "key": "latest"}}
+        container["env"] = [*_listed(container["env"]), {"name": name, "valueFrom": place}]
     if pool.cwd is not None and pool.containers is not None:
         container["workingDir"] = pool.cwd
     return {
@@ -199,6 +205,11 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
         "metadata": {"name": worker_name(pool.name)},
         "spec": {"template": {"spec": {"containers": [container]}}},
     }
+
+
+def _secret_of(pool: PoolSpec, variable: str) -> str:
+    """Return the name of the secret that has a variable of the pool's which may be secret."""
+    return f"{worker_name(pool.name)}-{variable}"
 
 
 def _listed(value: object) -> list[object]:
@@ -216,7 +227,7 @@ def _limits(pool: PoolSpec) -> Object:
 
 def _config(request: ExportRequest, settings: Portable) -> Object:
     """Return CREMA's configuration: where the numbers are, and what follows them."""
-    token = settings.token("viewer", "worker", "producer", "admin")
+    token = settings.token("viewer")
     assert token is not None
     secrets = [{"parameter": "token", "id": f"{NAME}-{token.name}", "version": "latest"}]
     return {
@@ -259,6 +270,11 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     ]
     create = f"gcloud secrets create --project={place.project}"
     lines += [f"  {_from(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets]
+    for pool in request.project.pools.values():
+        lines += [
+            f'  printf %s "${name}" | {create} {_secret_of(pool, name)} --data-file=-'
+            for name in secret_variables(pool)
+        ]
     lines += [
         f"  {create} {NAME}-settings --data-file={SETTINGS}",
         "The service and the pools, now and after every change:",

@@ -16,6 +16,7 @@ from orchestrator.export.kubernetes import (
     disruption_budget,
     made,
     queue_objects,
+    variables_secret,
     worker_name,
 )
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
@@ -26,7 +27,9 @@ from orchestrator.export.settings import (
     bounds_of,
     check_placeholders,
     check_program,
+    check_secrets,
     portable,
+    secret_variables,
 )
 
 POLL_SECONDS: Final = 5
@@ -53,10 +56,10 @@ def manifests(request: ExportRequest) -> Manifests:
         found.wrong(("pools",), "there are no pools to scale")
     for pool in pools.values():
         _check(pool, request, found)
-    settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"))
+    settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"), roles=("worker", "viewer"))
     found.check()
     queue = [*queue_objects(request, settings, yaml_of(settings.data)), _authentication(request, settings)]
-    token = settings.token("worker", "admin")
+    token = settings.token("worker")
     made = {
         name: [
             deployment(request, pool, image=str(request.image_of(pool)), token=token),
@@ -110,7 +113,7 @@ def metrics_trigger(pool: PoolSpec, *, server: str) -> Object:
 
 
 def _authentication(request: ExportRequest, settings: Portable) -> Object:
-    token = settings.token("viewer", "worker", "producer", "admin")
+    token = settings.token("viewer")
     assert token is not None
     target = {"parameter": "token", "name": SECRET, "key": token.name}
     return made("keda.sh/v1alpha1", "TriggerAuthentication", NAME, request, "queue", spec={"secretTargetRef": [target]})
@@ -128,6 +131,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         found.wrong((*path, "runtime"), why)
     check_program(pool, found)
     check_placeholders(pool, found)
+    check_secrets(pool, found, where=f"each pod has it from the Secret {variables_secret(pool)}")
     if settings := pool.containers:
         place = (*path, "runtime", pool.runtime_kind)
         if settings.volumes:
@@ -167,6 +171,10 @@ def secret_commands(request: ExportRequest, settings: Portable, space: str) -> l
         if pool.containers and pool.containers.secrets:
             files = " ".join(f"--from-file={name}=..." for name in sorted(pool.containers.secrets))
             lines.append(f"  kubectl create secret generic {worker_name(pool.name)}-secrets {space} {files}")
+        if names := secret_variables(pool):
+            given = [f'    --from-literal={name}="${name}"' for name in names]
+            lines.append(f"  kubectl create secret generic {variables_secret(pool)} {space} \\")
+            lines += [*[f"{one} \\" for one in given[:-1]], given[-1]]
     return lines
 
 

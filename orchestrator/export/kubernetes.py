@@ -14,6 +14,7 @@ from orchestrator.export.settings import (
     Portable,
     arguments_of,
     environment_of,
+    secret_variables,
 )
 
 Object = dict[str, object]
@@ -129,7 +130,10 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
         "name": "worker",
         "image": image,
         "command": [literal(argument) for argument in arguments_of(pool)],
-        "env": [{"name": name, "value": literal(text)} for name, text in sorted(environment.items())],
+        "env": [
+            *({"name": name, "value": literal(text)} for name, text in sorted(environment.items())),
+            *(_from_secret(name, pool) for name in secret_variables(pool)),
+        ],
         "resources": _resources(pool),
         "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
     }
@@ -152,6 +156,15 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
         "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 0}},
     }
     return made("apps/v1", "Deployment", worker_name(pool.name), request, "worker", spec=spec)
+
+
+def variables_secret(pool: PoolSpec) -> str:
+    """Return the name of the Secret with the pool's variables that may be secret."""
+    return f"{worker_name(pool.name)}-env"
+
+
+def _from_secret(name: str, pool: PoolSpec) -> Object:
+    return {"name": name, "valueFrom": {"secretKeyRef": {"name": variables_secret(pool), "key": name}}}
 
 
 def disruption_budget(request: ExportRequest, pool: PoolSpec) -> Object:

@@ -10,6 +10,8 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest, Findings
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
+from queue_core.attempts.secret_forms import masked_command, may_be_secret
+from queue_core.config.settings import TokenSettings
 from queue_core.config.store_urls import has_password, scheme_of
 
 STATE_FOLDER: Final = "/var/lib/towline"
@@ -42,13 +44,18 @@ class Portable:
         return next((one for role in roles for one in self.secrets if one.role == role), None)
 
 
-def portable(request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object]) -> Portable:
-    """Return the file's settings, changed only where a container needs it, with the given runtime for each pool."""
+def portable(
+    request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object], roles: Sequence[str] = ()
+) -> Portable:
+    """Return the file's settings, changed only where a container needs it, with the given runtime for each pool.
+
+    `roles`: for each of them there is a token, if need be a new one: nobody is given more rights than it needs.
+    """
     raw = request.document.data
     data: dict[str, object] = dict(raw) if isinstance(raw, Mapping) else {}
     secrets: list[ExportedSecret] = []
     _place_store(data, request, found, secrets)
-    _place_server(data, request, found, secrets)
+    _place_server(data, request, found, secrets, roles)
     supervisor = data.get("supervisor")
     data["supervisor"] = {
         **(supervisor if isinstance(supervisor, Mapping) else {}),
@@ -77,6 +84,8 @@ def _is_kept(setting: str, value: object, runtime: object) -> bool:
     """Return whether a pool's setting means the same in a container: a folder of this host and a fork do not."""
     if setting == "cwd":
         return str(value).startswith("/")
+    if setting == "env":  # of workers that others start, the supervisor needs none, and they may be secrets
+        return runtime != "external"
     return setting != "start" or runtime == "process"
 
 
@@ -105,7 +114,11 @@ def _place_store(
 
 
 def _place_server(
-    data: dict[str, object], request: ExportRequest, found: Findings, secrets: list[ExportedSecret]
+    data: dict[str, object],
+    request: ExportRequest,
+    found: Findings,
+    secrets: list[ExportedSecret],
+    roles: Sequence[str],
 ) -> None:
     server = request.project.queue_file.server
     if server.grpc is not None:
@@ -114,11 +127,21 @@ def _place_server(
         why = "no tokens, but other containers reach the server: add tokens: [{role: admin, token_env: TOWLINE_ADMIN}]"
         found.wrong(("server", "tokens"), why)
     tokens: list[dict[str, object]] = []
-    for number, token in enumerate(server.tokens, start=1):
+    given = [
+        (token.model_dump(mode="json", exclude={"token_env", "token_file"}, exclude_defaults=True), token)
+        for token in server.tokens
+    ]
+    there = {token.role for token in server.tokens}
+    added = [TokenSettings(role=role, token_env=f"TOWLINE_{role.upper()}_TOKEN") for role in roles if role not in there]
+    if server.tokens and added:
+        for token in added:
+            why = f"no token of the role {token.role}: one is added, from the variable {token.token_env}"
+            found.warn(("server", "tokens"), why)
+        given += [({"role": token.role}, token) for token in added]
+    for number, (kept, token) in enumerate(given, start=1):
         secret = ExportedSecret(f"token-{number}-{token.role}", token.token_env, token.token_file, token.role)
         secrets.append(secret)
-        email = {} if token.email is None else {"email": token.email}
-        tokens.append({"role": token.role, **email, "token_file": f"{SECRETS_FOLDER}/{secret.name}"})
+        tokens.append({**kept, "token_file": f"{SECRETS_FOLDER}/{secret.name}"})
     data["server"] = {"listen": f"0.0.0.0:{PORT}", "tokens": tokens}
 
 
@@ -171,10 +194,29 @@ def _filled(text: str, pool: PoolSpec) -> str:
     return filled(text, worker="{worker}", pool=pool.name)  # of the worker there is none: see `check_placeholders`
 
 
+def secret_variables(pool: PoolSpec) -> list[str]:
+    """Return the names of the pool's variables that are or may be secrets: an export names them, without values."""
+    return [name for name, text in sorted(pool.env.items()) if may_be_secret(name, text)]
+
+
+def check_secrets(pool: PoolSpec, found: Findings, *, where: str) -> None:
+    """Say which variables come from elsewhere, and whether the pool's command has a secret, which anybody could read.
+
+    `where`: what the variables come from.
+    """
+    if names := secret_variables(pool):
+        why = f"{', '.join(names)}: may be secret, so {where}"
+        found.warn(("pools", pool.name, "env"), why)
+    if pool.command is not None and masked_command(pool.command) != list(pool.command):
+        why = "has what looks like a secret, which everybody reads who sees the export or the process: use env"
+        found.warn(("pools", pool.name, "command"), why)
+
+
 def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
-    """Return a worker's environment: the pool's own variables, then its queue and tags."""
+    """Return a worker's environment: the pool's own variables that are no secrets, then its queue and tags."""
     variables = Launch(url, "", "", 0.0).environment("", pool)
-    own = {name: _filled(text, pool) for name, text in pool.env.items()}
+    secret = secret_variables(pool)
+    own = {name: _filled(text, pool) for name, text in pool.env.items() if name not in secret}
     return {**own, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
 
 

@@ -1,12 +1,24 @@
 """Export systemd units for one host: queue server, supervisor, and workers of external pools. Pure."""
 
 import math
+import os
+import shlex
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
-from orchestrator.export.settings import PYTHON, check_placeholders, check_program, environment_of, program_of
+from orchestrator.export.settings import (
+    PYTHON,
+    check_placeholders,
+    check_program,
+    check_secrets,
+    environment_of,
+    program_of,
+    secret_variables,
+)
+from queue_core.config.store_urls import scheme_of
+from queue_core.stores import sqlite_path
 
 Section = Sequence[tuple[str, str]]
 
@@ -18,15 +30,33 @@ WORKER_ENVIRONMENT_FILE: Final = "/etc/towline/worker-environment"
 GRACE_MARGIN_SECONDS: Final = 10
 _CONTROL: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
+USER: Final = "towline"
+STATE_FOLDER: Final = "/var/lib/towline"
+_HOMES: Final = ("/home/", "/root/", "/run/user/")
+# The same as in the units of `deploy/systemd`.
 _HARDENED: Final[Section] = (
+    ("UMask", "0077"),
     ("NoNewPrivileges", "yes"),
-    ("ProtectSystem", "full"),
+    ("CapabilityBoundingSet", ""),
+    ("AmbientCapabilities", ""),
+    ("ProtectSystem", "strict"),
     ("PrivateTmp", "yes"),
-    ("ProtectKernelTunables", "yes"),
+    ("PrivateDevices", "yes"),
+    ("ProtectClock", "yes"),
+    ("ProtectHostname", "yes"),
+    ("ProtectKernelLogs", "yes"),
     ("ProtectKernelModules", "yes"),
+    ("ProtectKernelTunables", "yes"),
     ("ProtectControlGroups", "yes"),
-    ("RestrictSUIDSGID", "yes"),
+    ("ProtectProc", "invisible"),
     ("LockPersonality", "yes"),
+    ("RestrictRealtime", "yes"),
+    ("RestrictSUIDSGID", "yes"),
+    ("RestrictNamespaces", "yes"),
+    ("RestrictAddressFamilies", "AF_UNIX AF_INET AF_INET6 AF_NETLINK"),
+    ("SystemCallArchitectures", "native"),
+    ("SystemCallFilter", "@system-service"),
+    ("SystemCallErrorNumber", "EPERM"),
 )
 _AGAIN: Final[Section] = (
     ("Restart", "on-failure"),
@@ -49,7 +79,9 @@ def systemd(request: ExportRequest) -> ExportedFiles:
     for pool in pools.values():
         if pool.runtime_kind == "external":
             files[worker_unit(pool)] = _worker(request, pool)
-    return ExportedFiles({name: header(_how(name, list(files))) + text for name, text in files.items()}, found.warnings)
+    return ExportedFiles(
+        {name: header(_how(request, name, list(files))) + text for name, text in files.items()}, found.warnings
+    )
 
 
 def worker_unit(pool: PoolSpec) -> str:
@@ -68,6 +100,7 @@ def _queue(request: ExportRequest) -> str:
             *_AGAIN,
             ("TimeoutStopSec", "30s"),
             ("LimitNOFILE", "65536"),
+            *_own_user(request, state="yes"),
             *_HARDENED,
         ),
     )
@@ -95,6 +128,8 @@ def _supervisor(request: ExportRequest) -> str:
             ("KillMode", "process"),
             ("OOMPolicy", "continue"),
             ("LimitNOFILE", "65536"),
+            *_own_user(request, state="yes"),
+            *_engine_group(request),
             *_HARDENED,
         ),
     )
@@ -120,9 +155,45 @@ def _worker(request: ExportRequest, pool: PoolSpec) -> str:
             *_AGAIN[1:],
             ("TimeoutStopSec", f"{math.ceil(pool.grace) + GRACE_MARGIN_SECONDS}s"),
             ("KillMode", "mixed"),
+            *_own_user(request, state="no"),
             *_HARDENED,
         ),
     )
+
+
+def written_folders(request: ExportRequest) -> list[str]:
+    """Return the folders outside of /var/lib/towline that queue server and supervisor write to."""
+    project = request.project
+    queue = project.queue_file
+    places = [project.directory / project.supervisor.state_dir]
+    if scheme_of(queue.store.url) == "sqlite":
+        places.append((project.directory / sqlite_path(queue.store.url)).parent)
+    if queue.log is not None:
+        places.append((project.directory / queue.log).parent)
+    if queue.server.listen.startswith("unix:"):
+        places.append((project.directory / queue.server.listen.removeprefix("unix:")).parent)
+    folders = dict.fromkeys(os.path.normpath(place) for place in places)
+    return [folder for folder in folders if not f"{folder}/".startswith(f"{STATE_FOLDER}/")]
+
+
+def _own_user(request: ExportRequest, *, state: Literal["yes", "no"]) -> Section:
+    """Return a user of its own, who may write nowhere but to the state; a user `towline` that exists is taken."""
+    folders = written_folders(request) if state == "yes" else []
+    used = [*folders, f"{request.project.directory}/", *request.program, request.settings_path]
+    homes = "read-only" if any(place.startswith(_HOMES) for place in used) else "yes"
+    return (
+        ("DynamicUser", "yes"),
+        ("User", USER),
+        *((("StateDirectory", "towline"), ("StateDirectoryMode", "0700")) if state == "yes" else ()),
+        *(("ReadWritePaths", _quoted(f"-{folder}")) for folder in folders),
+        ("ProtectHome", homes),
+    )
+
+
+def _engine_group(request: ExportRequest) -> Section:
+    """Return the group of the engine's socket, for pools that run in containers."""
+    is_needed = any(pool.runtime_kind in ("docker", "swarm") for pool in request.project.pools.values())
+    return (("SupplementaryGroups", "docker"),) if is_needed else ()
 
 
 def _common(request: ExportRequest, *, folder: str | None = None, variables: str = ENVIRONMENT_FILE) -> Section:
@@ -138,6 +209,7 @@ def _check(pool: PoolSpec, found: Findings) -> None:
     if pool.runtime_kind == "external":
         check_program(pool, found)
         check_placeholders(pool, found)
+        check_secrets(pool, found, where=f"each worker has it from {WORKER_ENVIRONMENT_FILE}")
         if pool.celery is not None and not (pool.celery.python or "").startswith("/"):
             shown = pool.celery.python or "left out"
             found.wrong((*path, "celery", "python"), f"{shown}: systemd wants the full path of the app's Python")
@@ -174,7 +246,7 @@ def _unit(unit: Section, service: Section) -> str:
     )
 
 
-def _how(name: str, names: Sequence[str]) -> list[str]:
+def _how(request: ExportRequest, name: str, names: Sequence[str]) -> list[str]:
     lines = ["From `towline export --to systemd`; change the settings file and export again rather than this unit.", ""]
     if name.endswith("@.service"):
         stem = name.removesuffix(".service")
@@ -185,6 +257,7 @@ def _how(name: str, names: Sequence[str]) -> list[str]:
             "How many there should be: `towline pools`. Their names begin with their pool's.",
             f"Their own token, as TOWLINE_TOKEN=..., and variables of the handlers: in {WORKER_ENVIRONMENT_FILE}, mode",
             f"0600. They read nothing of {ENVIRONMENT_FILE}, where those of server and store are.",
+            *_how_to_name(name, request),
             "",
         ]
     if name == QUEUE_UNIT:
@@ -194,7 +267,25 @@ def _how(name: str, names: Sequence[str]) -> list[str]:
             f"  cp {' '.join(names)} /etc/systemd/system/ && systemctl daemon-reload",
             f"  systemctl enable --now {units}",
             f"Tokens and passwords that the settings take from the environment: in {ENVIRONMENT_FILE}, mode 0600.",
-            "Without User= they run as root: `systemctl edit` adds a user who may write store and state directory.",
+            f"They run as {USER}, a user that systemd makes, who may write to {STATE_FOLDER} alone.",
+            *_how_to_write(request),
             "",
         ]
     return lines
+
+
+def _how_to_write(request: ExportRequest) -> list[str]:
+    folders = written_folders(request)
+    if not folders:
+        return []
+    named = " ".join(map(shlex.quote, folders))
+    return [
+        f"The settings have the store or the state elsewhere: keep them in {STATE_FOLDER}, or make a user {USER} with",
+        f"`useradd --system {USER}`, who may write to: {named}",
+    ]
+
+
+def _how_to_name(name: str, request: ExportRequest) -> list[str]:
+    pool = next(one for one in request.project.pools.values() if worker_unit(one) == name)
+    names = secret_variables(pool)
+    return [f"Those that may be secret, and are left out here: {', '.join(names)}."] if names else []

@@ -17,6 +17,7 @@ _SECRET_NAME: Final = re.compile(
     rf"(?i:{_KEYS})|(?i:(?:^|[._-])(?:key|keys|pass|pw|auth|authorization|dsn|sig|cookie)$)|[a-z](?:Key|Auth)$"
 )
 _NO_SECRET_NAME: Final = re.compile(r"(?i)^(?:old)?pwd$|_(?:file|path|dir|folder|env|name|id)$|^ssh_auth_sock$")
+_RANDOM: Final = re.compile(r"(?=\D*\d)(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9+_-][A-Za-z0-9+/_-]{15,}={0,2}")
 _OPTION: Final = re.compile(rf"(?i)^--?(?:[a-z][a-z0-9._-]{{0,40}}[._-])?(?:{_KEYS}|pass|pw|auth|key|sig)$")
 _OPTION_OF: Final = {
     "-p": ("mysql", "mysqldump", "mysqladmin", "mysqlimport", "mariadb", "mariadb-dump", "mariadb-admin", "sshpass"),
@@ -119,6 +120,15 @@ def masked_logins(text: str) -> str:
 def masked_value(name: str, text: str) -> str:
     """Return the value of a variable or setting: `***` if its name or its own form says that it is a secret."""
     return MASK if text and is_secret_name(name) else masked_text(text)
+
+
+def may_be_secret(name: str, text: str) -> bool:
+    """Return whether a variable is or may be a secret.
+
+    That is one whose name says so, one with a password or a token in its value, and one whose value is 16 and more
+    letters and digits in a row, as keys are.
+    """
+    return is_secret_name(name) or masked_text(text) != text or _RANDOM.fullmatch(text) is not None
 
 
 def masked_command(arguments: Sequence[str]) -> list[str]:

@@ -206,7 +206,7 @@ def test_the_settings_in_the_cluster_are_right_and_say_where_state_and_secrets_a
     assert project.queue_file.server.tokens[1].email == "worker@example.com"
     assert project.supervisor.state_dir == "/var/lib/towline/supervisor"
     assert {pool.runtime_kind for pool in project.pools.values()} == {"external"}
-    assert project.pools["resize"].env == HOSTILE
+    assert project.pools["resize"].env == {}
 
 
 def test_a_file_on_a_volume_is_told_as_what_it_is() -> None:

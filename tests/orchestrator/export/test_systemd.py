@@ -92,3 +92,28 @@ def test_a_worker_of_celerys_needs_the_full_path_of_its_python() -> None:
     unit = systemd(a_request(named)).files["towline-worker-resize@.service"]
     assert "ExecStart=/srv/venv/bin/python -m queue_core.kombu.worker -A proj worker -Q celery" in unit
     assert "KillMode=mixed" in unit
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze here")
+def test_units_are_as_hardened_as_those_that_are_shipped(tmp_path: Path) -> None:
+    def exposure(path: Path) -> str:
+        command = ["systemd-analyze", "security", "--offline=true", "--no-pager", str(path)]
+        last = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+        return last.partition("service: ")[2]
+
+    shipped = {exposure(path) for path in (ROOT / "deploy" / "systemd").glob("*.service")}
+    assert {exposure(path) for path in units(a_request(), tmp_path)} <= shipped
+
+
+def test_units_run_as_a_user_of_their_own_who_may_write_to_the_state_alone() -> None:
+    inside = SETTINGS.replace("sqlite:///queue.db", "sqlite:////var/lib/towline/queue.db")
+    inside += "supervisor: {state_dir: /var/lib/towline/supervisor}\n"
+    files = systemd(a_request(inside)).files
+    for text in files.values():
+        assert "\nUser=towline\n" in text
+        assert "\nProtectSystem=strict\n" in text
+        assert "\nReadWritePaths=" not in text
+    elsewhere = systemd(a_request()).files["towline-queue.service"]
+    assert "ReadWritePaths=-/srv/thumbs\n" in elsewhere
+    assert "useradd --system towline" in elsewhere
+    assert "ReadWritePaths" not in systemd(a_request()).files["towline-worker-resize@.service"]
