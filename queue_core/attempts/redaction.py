@@ -1,6 +1,6 @@
 """Redaction: what leaves a worker as text shows no value of a payload, however it is quoted, and no secret.
 
-All texts come through `redacted`: messages of errors, tracebacks, reasons, progress, a worker's last lines (ADR 95).
+All texts come through `redacted`: messages of errors, tracebacks, reasons, progress, a worker's last lines (ADR 45).
 The time it takes is linear in the text and in what is read of the payloads, whatever they contain.
 """
 

@@ -245,7 +245,7 @@ def supervise(
         view.begin(found, token=token, title=title, handlers=handlers, console=pages)
         run = _Run(project, file, (), api.heartbeat, terminal, renewal)
         with view.counted(store=masked(found)):
-            code = run.supervise(url=found, token=token, worker_token=token)
+            code = run.supervise(url=found, token=token, worker_token=workers_token(token, listens))
     return renew(None, terminal) if code == RENEW else code
 
 
@@ -351,6 +351,17 @@ def _with_own_tokens(options: ServeOptions, ours: str | None, workers: str | Non
                 return replace(options, tokens=(*options.tokens, own, replace(token, secret=workers)))
     message = "server.tokens: the pools' workers need a token of role worker or admin"
     raise CommandError(message, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
+
+
+def workers_token(own: str | None, listens: tuple[str, ServeOptions] | None) -> str | None:
+    """Return the token that workers present at a server elsewhere: one of role worker, rather than the supervisor's.
+
+    The settings have it if they are the server's too, as the supervisor's own token is one of theirs.
+    """
+    tokens = listens[1].tokens if listens is not None else ()
+    if own not in [token.secret for token in tokens]:
+        return own
+    return next((token.secret for token in tokens if token.role == Role.WORKER), own)
 
 
 @dataclass(frozen=True, slots=True)

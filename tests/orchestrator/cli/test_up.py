@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.commands.up import workers_token
 from orchestrator.settings_file import parse
+from queue_core.server.options import AccessToken, Role, ServeOptions
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 
@@ -141,3 +143,24 @@ def test_a_token_too_short_is_refused_without_being_told(tmp_path: Path) -> None
     assert "PRODUCER" in told.err
     assert "16 characters" in told.err
     assert "tiny-s3cret" not in told.err
+
+
+ADMIN = AccessToken(Role.ADMIN, "admin-secret-0123456789")
+WORKER = AccessToken(Role.WORKER, "worker-secret-0123456789")
+
+
+@pytest.mark.parametrize(
+    ("own", "tokens", "given"),
+    [
+        pytest.param(ADMIN.secret, (ADMIN, WORKER), WORKER.secret, id="that of role worker"),
+        pytest.param(ADMIN.secret, (ADMIN,), ADMIN.secret, id="there is none"),
+        pytest.param("of another server", (ADMIN, WORKER), "of another server", id="the settings are not the server's"),
+        pytest.param(None, (), None, id="no tokens"),
+    ],
+)
+def test_workers_of_a_supervisor_beside_a_server_are_given_the_settings_token_of_their_role(
+    own: str | None, tokens: tuple[AccessToken, ...], given: str | None
+) -> None:
+    options = ServeOptions(host="127.0.0.1", port=7879, tokens=tokens)
+    assert workers_token(own, ("http://127.0.0.1:7879", options)) == given
+    assert workers_token(own, None) == own

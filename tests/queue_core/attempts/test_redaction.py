@@ -375,3 +375,16 @@ def test_names_of_functions_stay_in_a_traceback() -> None:
 def test_a_long_text_and_a_long_payload_take_linear_time(payload: bytes, text: str) -> None:
     """What is quadratic takes an hour for these, and holds the interpreter lock meanwhile."""
     assert redacted(text, [payload], environment={})
+
+
+@pytest.mark.parametrize(
+    ("payload", "text"),
+    [
+        pytest.param(b'{"amount": 1234567.891}', "no change for 1234570", id="derived"),
+        pytest.param(b'{"name": "Jones", "n": 12345}', "Jones has 12345", id="short"),
+        pytest.param(b'{"name": "karenina"}', "no table xkareninas", id="in a longer word"),
+        pytest.param(json.dumps(["x"] * 200_000 + ["4111-1111"]).encode(), "no 4111-1111", id="far behind"),
+    ],
+)
+def test_what_is_shown_is_what_the_documentation_names(payload: bytes, text: str) -> None:
+    assert redacted(text, [payload], environment={}) == text
