@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from typing import Final
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from orchestrator.config.containers import ContainerSettings
@@ -41,7 +41,9 @@ def compose(request: ExportRequest) -> ExportedFiles:
     """Return the compose file and the settings file that it mounts. Raises `ExportRefusedError`."""
     found = Findings(request.document)
     pools = request.project.pools
-    roles = ["worker"] if any(pool.runtime_kind == "external" for pool in pools.values()) else []
+    roles: list[Literal["worker", "viewer"]] = (
+        ["worker"] if any(pool.runtime_kind == "external" for pool in pools.values()) else []
+    )
     runtimes = {name: _runtime(pool) for name, pool in pools.items()}
     settings = portable(request, found, runtimes=runtimes, roles=roles)
     for pool in pools.values():
@@ -249,8 +251,8 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         names = ", ".join(f"{one.env}" for one in needed)
         lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
     for pool in request.project.pools.values():
-        if pool.runtime_kind == "external" and (names := secret_variables(pool)):
-            lines += ["", f"There too, the variables of pool {pool.name} that may be secret: {', '.join(names)}."]
+        if pool.runtime_kind == "external" and (variables := secret_variables(pool)):
+            lines += ["", f"There too, those of pool {pool.name} that may be secret: {', '.join(variables)}."]
     files = [one for one in settings.secrets if one.file is not None]
     if files:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]

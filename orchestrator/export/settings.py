@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.config.placeholders import filled, names_worker
 from orchestrator.config.pools import PoolSpec
@@ -45,7 +45,11 @@ class Portable:
 
 
 def portable(
-    request: ExportRequest, found: Findings, *, runtimes: Mapping[str, object], roles: Sequence[str] = ()
+    request: ExportRequest,
+    found: Findings,
+    *,
+    runtimes: Mapping[str, object],
+    roles: Sequence[Literal["worker", "viewer"]] = (),
 ) -> Portable:
     """Return the file's settings, changed only where a container needs it, with the given runtime for each pool.
 
@@ -118,7 +122,7 @@ def _place_server(
     request: ExportRequest,
     found: Findings,
     secrets: list[ExportedSecret],
-    roles: Sequence[str],
+    roles: Sequence[Literal["worker", "viewer"]],
 ) -> None:
     server = request.project.queue_file.server
     if server.grpc is not None:

@@ -156,7 +156,7 @@ def _without(text: str, payloads: Sequence[bytes], secrets: Sequence[str], code:
 
 
 class _Known:
-    """What was found of payloads and secrets in the readings of a text, and is to be hidden there.
+    """Parts of payloads and secrets that the readings of a text have, and that are to be hidden there.
 
     Only what the text has is kept, so memory is bounded by the text.
     """

@@ -1,4 +1,4 @@
-"""What looks like a secret in a text: passwords in URLs, tokens by their form, values by their names. Pure.
+"""Secrets in a text, as far as they look like some: passwords in URLs, tokens by form, values by name. Pure.
 
 Each pattern is linear in the text: none begins with a repeat, and no two repeats in a row take the same characters.
 """

@@ -1,4 +1,4 @@
-"""What a connection to Towline says of itself has no secret: Celery answers `inspect stats` with it, and pickles it.
+"""Descriptions of connections to Towline without secrets: Celery answers `inspect stats` with them.
 
 kombu's own `Connection.info` has the whole URL, with the token in it. A connection that was pickled takes its token
 from the environment again, as one of a pool's worker does.
