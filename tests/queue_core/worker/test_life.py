@@ -84,8 +84,8 @@ lifecycle = WorkerLifecycle(WorkerSettings("tests:app"), queue="q", clock=Manual
 os.setresuid(65534, 65534, 65534)
 try:
     open("/proc/1/environ")
-except PermissionError:
-    lifecycle.fail(thread="renewals")
+except PermissionError as error:
+    lifecycle.fail(error, thread="renewals")
 print(lifecycle.next_end_request(timeout_seconds=0).code)
 """
 
