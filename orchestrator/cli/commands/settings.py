@@ -77,7 +77,7 @@ def config(
 ) -> int:
     """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default.
 
-    What may be secret is shown as ***: variables of workers, passwords and tokens. --url shows the settings of a
+    Values that may be secret are shown as ***: variables of workers, passwords and tokens. --url shows the settings of a
     supervisor elsewhere.
     """
     flags = flag_overrides(
