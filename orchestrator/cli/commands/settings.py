@@ -77,8 +77,8 @@ def config(
 ) -> int:
     """Print every setting in force. Precedence: flag, TOWLINE_... variable, file, default.
 
-    Values that may be secret are shown as ***: variables of workers, passwords and tokens. --url shows the settings of a
-    supervisor elsewhere.
+    Values that may be secret are shown as ***: variables of workers, passwords and tokens. --url shows the settings of
+    a supervisor elsewhere.
     """
     flags = flag_overrides(
         [
