@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
