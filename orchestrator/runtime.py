@@ -8,6 +8,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.celery import arguments_of, foreign_arguments_of
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
+from orchestrator.values import ServedTags
 
 PAUSED: Final = "paused (docker pause)"
 STANDSTILLS: Final = frozenset({PAUSED, "stopped (SIGSTOP)", "its control group is frozen"})
@@ -118,13 +119,15 @@ class ApplicationReport:
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can, or when nothing is
     known. `changed_at` is when the newest of its files, `changed_file`, got its content, in seconds since the epoch;
-    0.0 where unknown. `schedules` are those of its functions, as JSON; None where nothing is known.
+    0.0 where unknown. `schedules` are those of its functions, as JSON, `served` the tags that workers lease with it;
+    None where nothing is known.
     """
 
     failure: str = ""
     changed_at: float = 0.0
     changed_file: str = ""
     schedules: Sequence[Mapping[str, object]] | None = None
+    served: ServedTags | None = None
 
 
 NOTHING_KNOWN: Final = ApplicationReport()

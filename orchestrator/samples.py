@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import Literal
 
 from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.values import ServedTags, value
 from queue_core.process.wording import describe_held
 
 Outcome = Literal["deleted", "released", "expired", "died"]
@@ -82,13 +82,14 @@ class PresentWorker:
     """A worker that recently called a server of the queue.
 
     `silent_seconds` is 0 during a lease call; `waits`: its lease calls wait for work; `hung_up`: it ended its last call
-    early.
+    early; `tags`: those that its calls lease (see `ServedTags`; None: unknown).
     """
 
     worker: str
     silent_seconds: float
     waits: bool = False
     hung_up: bool = False
+    tags: ServedTags | None = None
 
 
 @value

@@ -85,6 +85,9 @@ class WorkSource(Protocol):
         Left out are tags of which a lease is held. The cost is bounded; of a thousand tags more may be left out.
         """
 
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        """Register the tags that pools work on, for clients that add tasks; end the registrations of `gone` pools."""
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """Return the workers of the pool that called for leases recently, including those that others started."""
 

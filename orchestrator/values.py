@@ -4,9 +4,11 @@ A frozen dataclass sets each field with a function call, and one decision create
 """
 
 from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform
+from typing import TypeAlias, TypeVar, dataclass_transform
 
 Kind = TypeVar("Kind")
+ServedTags: TypeAlias = tuple[str | None, ...]
+"""Tags that workers lease; () for all tasks, None in it for those without a tag."""
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))

@@ -331,7 +331,7 @@ class HttpQueues:
     def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
         """Return the recent activity, as seen by one server, of workers whose names begin with `prefix`."""
         answer = self._caller.get(f"/v1/queues/{quoted(queue)}/workers{_query(prefix=prefix)}")
-        return values.many_of(WorkerActivity, answer["workers"])
+        return values.activities_of(answer["workers"])
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """See `Queues.release_worker`."""

@@ -122,12 +122,14 @@ class WorkerActivity:
         silent_seconds: since its last call arrived or ended; 0 while one is under way.
         waits: whether its calls wait for work.
         hung_up: whether it closed the connection of its last call before the reply.
+        tags: those that its calls lease, None for tasks without one; empty: every task. None: unknown.
     """
 
     worker: str
     silent_seconds: float
     waits: bool
     hung_up: bool
+    tags: tuple[str | None, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

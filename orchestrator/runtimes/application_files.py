@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from orchestrator.clock import Monotonic
 from orchestrator.runtime import ApplicationReport
+from orchestrator.values import ServedTags
 
 _NANOSECONDS = 1_000_000_000
 
@@ -35,13 +36,16 @@ class ImportedApplication:
     failure: str
     files: Mapping[str, FileState]
     schedules: Sequence[Mapping[str, object]] = ()
+    served: ServedTags | None = None
 
     @property
     def report(self) -> ApplicationReport:
         """The result as a supervisor needs it."""
         newest = max(self.files, key=lambda path: (self.files[path].changed_ns, path), default="")
         at = self.files[newest].changed_ns / _NANOSECONDS if newest else 0.0
-        return ApplicationReport(self.failure, at, newest, None if self.failure else self.schedules)
+        if self.failure:
+            return ApplicationReport(self.failure, at, newest)
+        return ApplicationReport("", at, newest, self.schedules, self.served)
 
     def holds(self, key: str, *, since: Monotonic) -> bool:
         """Return whether another import would find the same; a failure from before `since` may have other causes."""

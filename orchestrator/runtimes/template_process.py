@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias
 
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.application_files import FileState, states_in
+from orchestrator.values import ServedTags
 
 COMMAND: Final = (sys.executable, "-m", "queue_core.worker.template")
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
@@ -85,6 +86,8 @@ class TemplateProcess:
         """The number of the application's handlers for the pool's tasks."""
         self.schedules: list[Mapping[str, object]] = []
         """The schedules of the application's functions, as JSON."""
+        self.served: ServedTags | None = None
+        """The tags that the pool's workers lease."""
         self._is_ended_by_us = False
         self.orphans: set[int] = set()
         """Children that became ours during forks and are no known worker; whoever collects them takes them out."""
@@ -151,6 +154,8 @@ class TemplateProcess:
             self.files.update(states_in(message["files"]))
         elif isinstance(found := message.get("schedule"), dict):
             self.schedules.append(found)
+        elif isinstance(served := message.get("served"), list):
+            self.served = tuple(None if tag is None else str(tag) for tag in served)
         elif "failed" in message:
             self.state, self.failure = "failed", str(message["failed"])
         elif "outdated" in message:

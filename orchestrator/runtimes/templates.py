@@ -180,7 +180,7 @@ class Templates:
         self._doubtful.pop(pool.name, None)
         failure = process.failure if process.state == "failed" else ""
         files = known.times_of(process.files) if known is not None else process.files
-        found = ImportedApplication(key, template.begun_at, failure, files, tuple(process.schedules))
+        found = ImportedApplication(key, template.begun_at, failure, files, tuple(process.schedules), process.served)
         self._imported[pool.name] = found
         self._give_up_unsafe(pool.name, template, now=now)
         if pool.start == "exec" or (pool.start == "auto" and _own_variables(pool)):

@@ -47,6 +47,10 @@ class PoolSources:
         ours = [pool for pool in pools if pool.source is None]
         return self._queues.unserved(ours) if ours else ()
 
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        """See `WorkSource.publish`."""
+        self._queues.publish([pool for pool in pools if pool.source is None], gone=gone)
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
         return self._of(pool).present(pool)

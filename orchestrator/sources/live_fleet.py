@@ -52,7 +52,7 @@ def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
         settings = mapping_of(mapping_of(pool).get("settings"))
         queue = settings.get("queue")
         if isinstance(queue, str) and not queue.startswith(LABEL):
-            by_queue.setdefault(queue, []).append(PoolTags(name, queue, _tags(settings.get("tags"))))
+            by_queue.setdefault(queue, []).append(PoolTags(name, queue, _tags(settings)))
     narrowed = {queue: pools for queue, pools in by_queue.items() if all(pool.tags != ANY for pool in pools)}
     if len(narrowed) > MAX_UNSERVED_QUEUES:
         return published
@@ -119,7 +119,7 @@ def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQ
         if not _has_several(settings):  # of several, the supervisor's last turn is shown
             after = cursor if isinstance(cursor, int) else NO_FINISHED
             names = tuple(str(worker.get("worker")) for worker in workers.get(name, ()))
-            yield name, ObservationQuery(queue, _tags(settings.get("tags")), after, names)
+            yield name, ObservationQuery(queue, _tags(settings), after, names)
 
 
 def _has_several(settings: Mapping[str, object]) -> bool:
@@ -197,7 +197,9 @@ def _task(lease: LiveLease, observed: Observation) -> Json:
     return {"task": lease.name, "tag": lease.tag, "held_seconds": held_seconds, "lease_number": lease.lease_number}
 
 
-def _tags(tags: object) -> TagFilter:
+def _tags(settings: Mapping[str, object]) -> TagFilter:
+    """Return the tags on which a pool works, as its supervisor knows them."""
+    tags = settings.get("works_on", settings.get("tags"))
     if tags == "untagged":
         return UNTAGGED
     return TagFilter.of(*map(str, tags)) if isinstance(tags, list) and tags else ANY

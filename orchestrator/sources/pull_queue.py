@@ -21,6 +21,16 @@ from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
+from queue_core.registrations import served_tags
+from queue_core.registrations.served_tags import (
+    LASTING_SECONDS,
+    facts_of,
+    is_leased_by,
+    is_recent,
+    narrowed_tags,
+    registered_tags,
+    tags_served_by,
+)
 from queue_core.stats import FinishedLease as QueueFinishedLease
 from queue_core.stats import LiveLease, QueueStats, WorkerActivity
 from queue_core.task import ANY, UNTAGGED, TagFilter
@@ -65,10 +75,11 @@ _Lease = tuple[str, int]
 @dataclass(frozen=True, slots=True)
 class _LastObservation:
     """The state after a pool's last observation: its cursor, its counts, and for each live lease how many were live
-    when it was first seen; `leasable_at`: see `_leasable_at`."""
+    when it was first seen; `leasable_at`: see `_leasable_at`. `tags` are those of which it has the counts."""
 
     cursor: int
     stats: QueueStats
+    tags: TagFilter = ANY
     at_a_time: Mapping[_Lease, int] = field(default_factory=dict)
     leasable_at: Instant = NEVER
 
@@ -195,7 +206,7 @@ class QueueSource:
         }
         at_a_time = [known.get(_lease(lease)) or live_leases.at(_began(lease)) for lease in finished] if before else ()
         leasable_at = _leasable_at(before, observed)
-        self._seen[pool.name] = _LastObservation(observed.samples.cursor, stats, held, leasable_at)
+        self._seen[pool.name] = _LastObservation(observed.samples.cursor, stats, tags_of(pool), held, leasable_at)
         return QueueSample(
             at=now,
             ready=stats.leasable,
@@ -203,7 +214,7 @@ class QueueSource:
             in_flight=stats.in_flight,
             dead=stats.dead,
             paused=stats.paused,
-            arrivals=_arrivals(before.stats, stats) if before else 0,
+            arrivals=_arrivals(before.stats, stats) if before and before.tags == tags_of(pool) else 0,
             waiting=_waiting(observed, since=leasable_at),
             running=tuple(
                 RunningLease(
@@ -239,7 +250,8 @@ class QueueSource:
         if observed.heard is None:
             return {}
         heard = {
-            one.worker: PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in observed.heard
+            one.worker: PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up, one.tags)
+            for one in observed.heard
         }
         if self._all_presence is None:
             return heard
@@ -260,7 +272,21 @@ class QueueSource:
     def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
         """See `WorkSource.unserved`."""
         with _as_unavailable(f"count the tags of queue {pools[0].queue}"):
-            return unserved_in(self._queues, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools])
+            found = unserved_in(self._queues, [PoolTags(pool.name, pool.queue, tags_of(pool)) for pool in pools])
+            if not found:
+                return found
+            others = [one.tags for one in self._presence(pools[0].queue, "") if is_recent(one.silent_seconds)]
+        return [one for one in found if not is_leased_by(others, one.tag)]
+
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        """See `WorkSource.publish`."""
+        with _as_unavailable("register the tags of pools"):
+            for pool in pools:
+                facts = facts_of(pool.queues, tags_of(pool))
+                seconds = LASTING_SECONDS if facts is not None else 0.0
+                self._queues.register(served_tags.KIND, pool.name, facts or {}, seconds=seconds)
+            for name in gone:
+                self._queues.register(served_tags.KIND, name, {}, seconds=0.0)
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
@@ -408,6 +434,17 @@ def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
             break
         after = page[-1].tag
     return found
+
+
+def as_reported(queues: Queues, pools: Sequence[PoolTags]) -> list[PoolTags]:
+    """Return pools, all those of one queue, with the tags that their supervisor says their workers lease."""
+    reported = registered_tags(queues, pools[0].queue) if pools else {}
+    return [
+        replace(pool, tags=narrowed_tags(pool.tags, tags_served_by(reported[pool.pool])))
+        if pool.pool in reported
+        else pool
+        for pool in pools
+    ]
 
 
 def tags_of(pool: PoolSpec) -> TagFilter:
@@ -560,5 +597,7 @@ class ServersPresence:
                 known = found.get(one.worker)
                 if known is None or one.silent_seconds < known.silent_seconds:
                     found[one.worker] = one
-        present = [PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up) for one in found.values()]
+        present = [
+            PresentWorker(one.worker, one.silent_seconds, one.waits, one.hung_up, one.tags) for one in found.values()
+        ]
         return present, failure, answers

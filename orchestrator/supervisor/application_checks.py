@@ -47,6 +47,8 @@ class ApplicationChecks:
     def begin(self, pools: Mapping[str, Pool]) -> None:
         """Look at the applications of all pools as their files are now."""
         self._since = self._clock.monotonic()
+        for pool in pools.values():
+            pool.leased_tags = None  # what is started next may lease others
         self._pending = {pool.name for pool in pools.values() if pool.spec is not None and pool.spec.app is not None}
 
     def run(self, pools: Mapping[str, Pool]) -> None:
@@ -65,6 +67,8 @@ class ApplicationChecks:
         if report is None:
             return False
         self._record(pool, report)
+        if not report.failure and report.served != pool.imported_tags:
+            pool.imported_tags, pool.due_at = report.served, AT_ONCE
         if self._on_schedules is not None and spec.app is not None and report.schedules is not None:
             self._on_schedules(spec.app, report.schedules)
         changed_at = Monotonic(now + report.changed_at - self._clock.wall_seconds())

@@ -11,6 +11,7 @@ from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import describe_pause
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
+from orchestrator.fleet.served_tags import merged_tags, narrowed
 from orchestrator.fleet.trend import Trend
 from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import Outcome, QueueSample
@@ -20,7 +21,7 @@ from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.supervisor.episodes import Severity, TroubleEpisode
 from orchestrator.supervisor.log_once import LogOnce
-from orchestrator.values import value
+from orchestrator.values import ServedTags, value
 from queue_core.process.wording import counted, shown_ago, shown_seconds, shown_setting
 
 LEAVING_GRACE_SECONDS: Final = 30.0
@@ -114,6 +115,8 @@ class Pool:
     `episode` is that of its tasks' lateness or of a bound that denies it workers.
     `grace_seconds` and `leaving_stops` are those of the settings that it has left.
     While its queue can't be sampled it `is_stale`, and `stale_why` says why.
+    `imported_tags` are those that its application handles, `leased_tags` those that calls of its workers lease; None
+    where unknown.
     `suspected` are suspected tasks that wait for a solo worker; `solo_workers` maps a solo worker's name to its task.
     """
 
@@ -135,12 +138,32 @@ class Pool:
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
     application_failure: str = ""
+    imported_tags: ServedTags | None = None
+    leased_tags: ServedTags | None = None
     episode: TroubleEpisode | None = None
     suspected: tuple[IsolatedTask, ...] = ()
     solo_workers: dict[str, IsolatedTask] = field(default_factory=dict)
     counters: PoolCounters = field(default_factory=PoolCounters)
     trend: Trend = ()
     turn_errors: LogOnce = field(default_factory=LogOnce)
+    _narrowed: tuple[PoolSpec, ServedTags | None, PoolSpec] | None = None
+
+    @property
+    def works_on(self) -> PoolSpec | None:
+        """The settings, limited to the tags that its workers lease as far as that is known: its work (ADR 26)."""
+        if self.spec is None:
+            return None
+        served = merged_tags((self.imported_tags, self.leased_tags))
+        if self._narrowed is None or self._narrowed[0] is not self.spec or self._narrowed[1] != served:
+            self._narrowed = (self.spec, served, narrowed(self.spec, served))
+        return self._narrowed[2]
+
+    def heard_leases(self) -> None:
+        """Take in what its workers lease, as the last sample shows it; what was known stays where none is heard."""
+        present = self.sample.presence.values() if self.sample is not None else ()
+        heard = merged_tags([one.tags for one in present if one.worker in self.fleet.workers])
+        if heard is not None:
+            self.leased_tags = heard
 
     @property
     def further_stops(self) -> tuple[StopStep, ...]:

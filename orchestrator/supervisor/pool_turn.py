@@ -71,14 +71,14 @@ class PoolTurn:
 
     def sample_ahead(self, pools: Sequence[Pool]) -> None:
         """Sample all pools that are due in few calls; `sample_and_decide` uses the results."""
-        specs = {pool.name: pool.spec for pool in self._pools.values() if pool.spec is not None}
+        specs = {pool.name: spec for pool in self._pools.values() if (spec := pool.works_on) is not None}
         if specs.keys() != self._specs.keys() or any(self._specs[name] is not spec for name, spec in specs.items()):
             self._specs, self._sharers = specs, sharers(specs.values())
         # An external pool also needs its list of workers from the queue, so it is sampled on its own.
         queries = [
-            SampleQuery(pool.spec, pool.fleet.workers.keys(), pool.ahead_seconds(pool.spec))
+            SampleQuery(spec, pool.fleet.workers.keys(), pool.ahead_seconds(spec))
             for pool in pools
-            if pool.spec is not None and pool.spec.runtime_kind != "external"
+            if (spec := pool.works_on) is not None and spec.runtime_kind != "external"
         ]
         self._ahead = dict(self._source.samples(queries, now=self._clock.monotonic())) if len(queries) > 1 else {}
 
@@ -160,7 +160,7 @@ class PoolTurn:
     def _sample(self, pool: Pool, spec: PoolSpec) -> None:
         """Sample the queue. While that fails, the last sample stays and ages (see `guards.stale_sample`)."""
         try:
-            sample = self._sampled(pool, spec)
+            sample = self._sampled(pool, pool.works_on or spec)
         except SourceUnavailableError as error:
             if not pool.is_stale:
                 log.warning(events.SOURCE_UNAVAILABLE, pool=pool.name, error=str(error))
@@ -176,6 +176,7 @@ class PoolTurn:
         pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
         if pool.fleet.forks != self._forks(spec):
             pool.fleet = replace(pool.fleet, forks=not pool.fleet.forks)
+        pool.heard_leases()
         pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
         pool.trend = trend_after(pool.trend, ready=sample.ready, workers=len(pool.fleet.alive), now=sample.at)
         if pool.fleet is not before:

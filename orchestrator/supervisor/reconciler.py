@@ -237,12 +237,17 @@ class Reconciler:
         if name in self.pools:
             self.pools[name].due_at = AT_ONCE
 
+    @property
+    def works(self) -> dict[str, PoolSpec]:
+        """The pools of the settings with the tags that their workers lease, by name (see `Pool.works_on`)."""
+        return {name: spec for name, pool in self.pools.items() if (spec := pool.works_on) is not None}
+
     def waiting_pools(self) -> list[PoolSpec]:
         """Return the pools that have no worker to lease and no ready task: a task's arrival must wake them."""
         return [
-            pool.spec
+            spec
             for pool in self.pools.values()
-            if pool.spec and not pool.fleet.alive and pool.sample is not None and not pool.sample.ready
+            if (spec := pool.works_on) and not pool.fleet.alive and pool.sample is not None and not pool.sample.ready
         ]
 
     def heed_worker_requests(self) -> None:

@@ -235,7 +235,7 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     decision = pool.decision
     crash, concern, failure = pool.fleet.crash, concern_of(pool), pool.last_failure
     return {
-        "settings": _settings(pool.effective or pool.spec, pool.spec) if pool.spec else None,
+        "settings": _settings(pool, pool.effective or pool.spec, pool.spec) if pool.spec else None,
         "current": len(pool.fleet.alive),
         "target": decision.target if decision else None,
         "leaving": len(pool.fleet.leaving),
@@ -252,12 +252,13 @@ def _pool(pool: Pool, wall: WallTime) -> dict[str, object]:
     }
 
 
-def _settings(spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
+def _settings(pool: Pool, spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
     """Return what commands show of a pool's settings: `min` and `max` are in force, overrides and schedule included."""
     return {
         "queue": spec.queue,
         "queues": list(spec.queues),
-        "tags": "untagged" if spec.untagged else list(spec.tags or ()),
+        "tags": _tags(spec),
+        "works_on": _tags(pool.works_on or spec),
         "app": spec.app,
         "command": masked_command(spec.command) if spec.command else None,
         "celery": spec.celery.model_dump(mode="json", exclude={"options"}) if spec.celery else None,
@@ -273,6 +274,10 @@ def _settings(spec: PoolSpec, of_the_file: PoolSpec) -> dict[str, object]:
         "digest": spec.digest(),
         "dry_run": spec.dry_run,
     }
+
+
+def _tags(spec: PoolSpec) -> object:
+    return "untagged" if spec.untagged else list(spec.tags or ())
 
 
 def _sample(sample: QueueSample, wall: WallTime) -> dict[str, object]:

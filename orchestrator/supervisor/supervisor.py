@@ -256,7 +256,7 @@ class Supervisor:
             if self._ticks is not None:
                 self._ticks.run(now=self._clock.monotonic())
             is_well = self._turns()
-            self._unserved.look(self._reconciler.specs)
+            self._unserved.look(self._reconciler.works)
             self._arrivals.wait_for(self._reconciler.waiting_pools())
         else:
             self._arrivals.wait_for(())

@@ -1,5 +1,7 @@
 """Watch for tasks whose tag no pool works on, at a bounded cost; log when that begins, and when it ends.
 
+Registers at the store what each pool works on, for whoever adds tasks (ADR 26).
+
 A tag that somebody leases all the same, a program beside the pools, is not one of them.
 """
 
@@ -24,6 +26,14 @@ MAX_LOOKS: Final = 4
 """Queues of one pass, at most."""
 MAX_LOGGED: Final = 5
 """Tags of one queue that are logged at a time; the others are counted."""
+PUBLISHED_SECONDS: Final = 3_600.0
+"""What a pool works on is registered again after this time; a change of it at once."""
+RETRY_SECONDS: Final = 30.0
+"""Pause after a registration that failed."""
+MAX_PUBLISHED: Final = 4
+"""Pools that are registered in one pass, at most."""
+MAX_POOLS: Final = 200
+"""Pools that are registered, at most: of more, `add` knows what the settings say."""
 
 _AT_ONCE: Final = Monotonic(float("-inf"))
 _Tags = dict[str | None, UnservedTag]
@@ -38,6 +48,8 @@ class UnservedWatch:
         self._due: dict[str, Monotonic] = {}
         self._leases: dict[str, dict[str | None, int]] = {}
         self._found: dict[str, _Tags] = {}
+        self._published: dict[str, tuple[object, Monotonic]] = {}
+        self._publish_at = _AT_ONCE
 
     @property
     def found(self) -> tuple[UnservedTag, ...]:
@@ -45,7 +57,8 @@ class UnservedWatch:
         return tuple(tag for queue in sorted(self._found) for tag in self._found[queue].values())
 
     def look(self, specs: Mapping[str, PoolSpec]) -> None:
-        """Look at the queues that are due; `specs` are the pools of the settings."""
+        """Look at the queues that are due; `specs` are the pools of the settings, with the tags that they work on."""
+        self._publish(specs)
         by_queue: dict[str, list[PoolSpec]] = {}
         for spec in specs.values():
             for queue in spec.queues:
@@ -62,6 +75,27 @@ class UnservedWatch:
         for at, queue in due[:MAX_LOOKS]:
             if at <= now:
                 self._look_at(queue, watched[queue])
+
+    def _publish(self, specs: Mapping[str, PoolSpec]) -> None:
+        """Register pools that work on other tags than before, and end the registrations of those that are gone."""
+        now = self._clock.monotonic()
+        ours = [spec for spec in specs.values() if spec.source is None][:MAX_POOLS]
+        due = [spec for spec in ours if self._is_due(spec, now)][:MAX_PUBLISHED]
+        gone = [*self._published.keys() - {spec.name for spec in ours}][:MAX_PUBLISHED]
+        if now < self._publish_at or not (due or gone):
+            return
+        try:
+            self._source.publish(due, gone=gone)
+        except SourceUnavailableError:  # the turns log it; a token may also not allow it
+            self._publish_at = Monotonic(now + RETRY_SECONDS)
+            return
+        self._published.update({spec.name: (_work_of(spec), now) for spec in due})
+        for name in gone:
+            del self._published[name]
+
+    def _is_due(self, spec: PoolSpec, now: Monotonic) -> bool:
+        work, at = self._published.get(spec.name, (None, _AT_ONCE))
+        return work != _work_of(spec) or now - at >= PUBLISHED_SECONDS
 
     def _look_at(self, queue: str, pools: list[PoolSpec]) -> None:
         began_at = self._clock.monotonic()
@@ -97,6 +131,10 @@ class UnservedWatch:
         if len(gone) > MAX_LOGGED:
             sentence = f"no task waits with {len(gone) - MAX_LOGGED:,} more tags any more that no pool works on"
             log.info(events.TASKS_SERVED, queue=queue, tags=len(gone) - MAX_LOGGED, sentence=sentence)
+
+
+def _work_of(spec: PoolSpec) -> object:
+    return spec.queues, spec.tags, spec.untagged
 
 
 def _works_on(spec: PoolSpec, tag: str | None) -> bool:

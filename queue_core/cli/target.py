@@ -93,6 +93,13 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 @contextmanager
 def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
     """Open one queue of the target of the options, by its name or by Celery's. Raises `InvalidQueueNameError`."""
+    with opened_beside(name, **where) as (_, queue):
+        yield queue
+
+
+@contextmanager
+def opened_beside(name: str, **where: Unpack[TargetOptions]) -> Iterator[tuple[Queues, Queue]]:
+    """Open one queue as `opened_queue` does, together with all queues of the target."""
     with opened(**where) as (queues, target):
         try:
             name = queue_meant(queues, name)
@@ -102,7 +109,7 @@ def opened_queue(name: str, **where: Unpack[TargetOptions]) -> Iterator[Queue]:
                 raise unknown_queue(name, labels, target) from error
             raise
         try:
-            yield queues.queue(name)
+            yield queues, queues.queue(name)
         except QueueMovedError:
             raise
         except UnknownQueueError as error:

@@ -25,6 +25,8 @@ SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
     TaskState.DEAD: "dead",
     TaskState.HELD: "held",
 }
+WAITING: Final = frozenset({TaskState.READY, TaskState.DELAYED, TaskState.HELD})
+"""States of a task that somebody is still to lease."""
 NOTHING_MORE: Final[Mapping[str, str]] = {}
 _STEPS: Final = {"task.added": 0, "task.leased": 1}
 
@@ -130,10 +132,17 @@ def _ending(lease: FinishedLease) -> str:
     return "died" if lease.died and not lease.reason else _ENDINGS[lease.outcome]
 
 
-def story_lines(story: TaskStory, *, now: Instant, ends: Mapping[str, str] = NOTHING_MORE) -> Iterator[str]:
-    """Yield a task's story for people, line by line; `ends` says of workers why the leases that they held expired."""
+def story_lines(
+    story: TaskStory, *, now: Instant, ends: Mapping[str, str] = NOTHING_MORE, unserved: str = ""
+) -> Iterator[str]:
+    """Yield a task's story for people, line by line.
+
+    `ends` says of workers why the leases that they held expired, `unserved` that no pool works on the task's tag.
+    """
     tag = f", tag {story.tag}" if story.tag is not None else ""
     yield f"{story.queue}/{story.name}{tag}: {_state_sentence(story, now)}"
+    if unserved:
+        yield f"  ! {unserved}"
     if story.task is not None and story.task.state is TaskState.DEAD:
         yield f"  reason: {' '.join(story.task.reason.split())}"
     if story.added_at:

@@ -5,7 +5,7 @@ The client reads with `*_of`, without checks, as it trusts its server; the serve
 
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, asdict, fields
+from dataclasses import MISSING, asdict, fields, replace
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
@@ -86,6 +86,12 @@ def flat_of(kind: type[V], json: object) -> V:
 def many_of(kind: type[V], json: object) -> list[V]:
     """Return a list of values that `flat_json` wrote."""
     return [kind(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
+
+
+def activities_of(json: object) -> list[WorkerActivity]:
+    """Return workers' activity; the tags are absent from older servers."""
+    found = many_of(WorkerActivity, json)
+    return [one if one.tags is None else replace(one, tags=tuple(one.tags)) for one in found]
 
 
 def payload_json(payload: bytes) -> str:
@@ -252,7 +258,7 @@ def observation_of(json: Json) -> Observation:
         ),
         tuple(many_of(LiveLease, json["live"])),
         cast("dict[str, Instant]", json["seen"]),
-        None if heard is None else tuple(many_of(WorkerActivity, heard)),
+        None if heard is None else tuple(activities_of(heard)),
         tuple(many_of(WaitingTask, json["upcoming"])),
         cast("str", json.get("held_by", "")),
         cast("bool", json.get("held_by_rate", False)),

@@ -42,6 +42,9 @@ class EmptySource:
     ) -> Mapping[str, QueueSample | SourceUnavailableError]:
         return {}
 
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        pass
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         return ()
 

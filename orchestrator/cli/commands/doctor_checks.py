@@ -19,7 +19,7 @@ from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.runtimes.procfs import worker_processes
 from orchestrator.settings_file import Project, state_of
-from orchestrator.sources.pull_queue import tags_of, unserved_in
+from orchestrator.sources.pull_queue import as_reported, tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import known_identity
 from queue_core.cli.credentials import bearer_token
@@ -419,8 +419,8 @@ def _queues(project: Project, file: Path | None) -> Iterator[Finding]:
                     fix = f"`towline resume {queue}`; it is the queue of {names}"
                     wrong += 1
                     yield Finding("queues", "warn", describe_pause(queue), fix)
-                for one in unserved_in(queues, pools):
-                    fix = "add such tasks with a tag of pools.*.tags, or add the tag there"
+                for one in unserved_in(queues, as_reported(queues, pools)):
+                    fix = f"add a handler for the tag, or change it: `towline search {queue} --tag TAG --retag OTHER`"
                     wrong += 1
                     yield Finding("queues", "warn", f"{queue}: {one.sentence}", fix)
     except CommandError:

@@ -26,7 +26,7 @@ from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.settings_file import state_of
 from orchestrator.source import SampleQuery
 from orchestrator.sources.by_pool import PoolSources
-from orchestrator.sources.pull_queue import QueueSource, tags_of, unserved_in
+from orchestrator.sources.pull_queue import QueueSource, as_reported, tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
 from queue_core.api import Queues
@@ -123,7 +123,7 @@ def _unserved(queues: Queues, pools: Iterable[PoolSpec]) -> list[UnservedTag]:
     for pool in pools:
         for queue in pool.queues:
             by_queue.setdefault(queue, []).append(PoolTags(pool.name, queue, tags_of(pool)))
-    return [one for served in by_queue.values() for one in unserved_in(queues, served)]
+    return [one for served in by_queue.values() for one in unserved_in(queues, as_reported(queues, served))]
 
 
 def _decide_in_order(

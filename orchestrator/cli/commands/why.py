@@ -22,7 +22,7 @@ from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
-from orchestrator.sources.pull_queue import tags_of, unserved_in
+from orchestrator.sources.pull_queue import as_reported, tags_of, unserved_in
 from orchestrator.state.decisions import instant_in, pool_record
 from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queue, Queues
@@ -32,7 +32,8 @@ from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, print_wrapped
 from queue_core.cli.target import Target, TargetOptions, find_target, opened, queue_meant
-from queue_core.cli.task_story import find_stories, story_lines, story_record
+from queue_core.cli.task_story import WAITING, TaskStory, find_stories, story_lines, story_record
+from queue_core.cli.unserved_tags import describe_if_unserved
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
@@ -132,17 +133,25 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     now = QueueClock().now()
     with opened(**where) as (queues, target):
         stories = find_stories(queues, name)
+        unserved = [_unserved(queues, story, where) for story in stories]
     if not stories:
         raise _unknown(name, target, where)
     if as_json:
-        for story in stories:
-            print_json(story_record(story))
+        for story, sentence in zip(stories, unserved, strict=True):
+            print_json(story_record(story) | ({"unserved": sentence} if sentence else {}))
         return
-    for number, story in enumerate(stories):
+    for number, (story, sentence) in enumerate(zip(stories, unserved, strict=True)):
         if number:
             echo()
-        for line in story_lines(story, now=now, ends=silent_ends(story, where)):
+        for line in story_lines(story, now=now, ends=silent_ends(story, where), unserved=sentence):
             echo(line)
+
+
+def _unserved(queues: Queues, story: TaskStory, where: TargetOptions) -> str:
+    """Return a sentence if the task waits and no pool works on its tag; else ""."""
+    if story.task is None or story.task.state not in WAITING:
+        return ""
+    return describe_if_unserved(queues, story.queue, story.tag, tasks=1, where=where)
 
 
 def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
@@ -170,6 +179,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
             queue = queues.queue(name)
             stats = queue.stats()
             held = _held(queues, queue, stats)
+            pools = as_reported(queues, pools)
             unserved = unserved_in(queues, pools) if pools else []
             degradations = queues.degradations()
         except (InvalidQueueNameError, UnknownQueueError):

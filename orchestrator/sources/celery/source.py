@@ -76,6 +76,9 @@ class CeleryFleets:
         """See `WorkSource.unserved`: messages have no tags."""
         return ()
 
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        """See `WorkSource.publish`: messages have no tags."""
+
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`: the nodes that take tasks from the pool's queues."""
         now = self._clock.monotonic()

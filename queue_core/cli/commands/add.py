@@ -16,7 +16,7 @@ from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import ProgressBar, print_info, print_json, progress
-from queue_core.cli.target import TargetOptions, opened_queue
+from queue_core.cli.target import TargetOptions, opened_beside
 from queue_core.cli.unserved_tags import warn_of_unserved
 from queue_core.errors import QueueError, TaskTooLargeError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TASKS_PER_ADD
@@ -112,8 +112,8 @@ def add(
     """Add tasks to QUEUE: one for each PAYLOAD; without any, stdin is the payload.
 
     The tasks are durable when the command returns. Prints the name of each, with --lines only their count, on stderr.
-    Exit code 1 if all names were taken. Says on stderr if no pool of the settings file works on their tag, or on
-    tasks without one.
+    Exit code 1 if all names were taken. Says on stderr if no pool works on their tag, or on tasks without one: by the
+    settings file, and by what the workers of running supervisors lease.
     """
     if payloads and (source or lines):
         raise click.UsageError("give payloads as arguments, or --from or --lines, not both")
@@ -131,9 +131,10 @@ def add(
         for given in found
     )
     shows_names = names or not lines
-    with opened_queue(queue, **where) as opened, progress("tasks", quiet=as_json or names or not lines) as bar:
-        report = _add_all(opened, tasks, bar=bar, as_json=as_json, shows_names=shows_names)
-    warn_of_unserved(queue, tag, tasks=report.counts["added"], where=where)
+    with opened_beside(queue, **where) as (queues, opened):
+        with progress("tasks", quiet=as_json or names or not lines) as bar:
+            report = _add_all(opened, tasks, bar=bar, as_json=as_json, shows_names=shows_names)
+        warn_of_unserved(queues, opened.name, tag, tasks=report.counts["added"], where=where)
     if report.handled and not report.counts["added"]:
         print_info("nothing added: every name was taken already")
         return exits.NEGATIVE

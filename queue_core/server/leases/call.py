@@ -151,7 +151,7 @@ class LeaseCall:
         """Delete and lease; wait when there is nothing to lease."""
         self._context = context
         now = context.service.clock.monotonic()
-        context.presence.call_began(self.queue, self.worker, waits=self.wait_seconds > 0, now=now)
+        context.presence.call_began(self.queue, self.worker, self.tags, waits=self.wait_seconds > 0, now=now)
         superseded = context.sessions.begin(self)
         if superseded is not None and context.waiting.leave(superseded):
             superseded.end_empty()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
+from queue_core.registrations.served_tags import ServedTags, merged_tags, tags_served_by
 from queue_core.stats import WorkerActivity
 from queue_core.task import TagFilter
 
@@ -173,7 +174,10 @@ class Watchers:
 
 @dataclass(slots=True)
 class WorkerPresence:
-    """One worker on one queue. `at` is when its last call came or ended; `calls` is the number of calls under way."""
+    """One worker on one queue. `at` is when its last call came or ended; `calls` is the number of calls under way.
+
+    `tags` are those that any of its calls leases; `selection` is that of its last call.
+    """
 
     worker: str
     queue: str
@@ -181,11 +185,20 @@ class WorkerPresence:
     calls: int = 0
     waits: bool = False
     hung_up: bool = False
+    tags: ServedTags | None = None
+    selection: TagFilter | None = None
 
     def describe(self, *, now: float) -> WorkerActivity:
         """Return what clients are shown of it."""
         silent_seconds = 0.0 if self.calls else max(0.0, now - self.at)
-        return WorkerActivity(self.worker, round(silent_seconds, 3), self.waits, self.hung_up)
+        return WorkerActivity(self.worker, round(silent_seconds, 3), self.waits, self.hung_up, self.tags)
+
+    def called_for(self, selection: TagFilter) -> None:
+        """Record what a call leases."""
+        if selection != self.selection:
+            self.selection = selection
+            known = () if self.tags is None else (self.tags,)
+            self.tags = merged_tags((*known, tags_served_by(selection)))
 
 
 class Presence:
@@ -194,7 +207,7 @@ class Presence:
     def __init__(self) -> None:
         self._workers: dict[tuple[str, str], WorkerPresence] = {}
 
-    def call_began(self, queue: str, worker: str, *, waits: bool, now: float) -> None:
+    def call_began(self, queue: str, worker: str, tags: TagFilter, *, waits: bool, now: float) -> None:
         """Record a call that came; a call without a worker name is ignored."""
         if not worker:
             return
@@ -209,6 +222,7 @@ class Presence:
         found.calls += 1
         found.waits = found.waits or waits
         found.hung_up = False
+        found.called_for(tags)
 
     def call_ended(self, queue: str, worker: str, *, now: float, hung_up: bool = False) -> None:
         """Record that a call was answered, or that its caller hung up."""

@@ -102,6 +102,8 @@ def main() -> NoReturn:
     if imported.failure:
         _send(control, {"failed": imported.failure[-MAX_FAILURE_CHARACTERS:]})
         _leave(EXIT_MISCONFIGURED)
+    if imported.served is not None:
+        _send(control, {"served": imported.served})
     for schedule in imported.schedules:
         _send(control, {"schedule": schedule})
     written = written_since(began_at, imported.files)

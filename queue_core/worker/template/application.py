@@ -14,6 +14,7 @@ from queue_core.attempts.failures import is_library
 from queue_core.attempts.redaction import redacted_traceback
 from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError
+from queue_core.registrations.served_tags import ServedTags, tags_served_by
 from queue_core.worker.app import App, load_app
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.template.imported_files import FileVersion, imported_files, version_of
@@ -31,12 +32,13 @@ class Imported:
 
     `failure` says why workers can't use it, in a sentence or with a traceback; "" when they can. `files` are those to
     look at for a change: the application's own, and those in which the import failed. `handlers` counts those for the
-    pool's tasks; `schedules` are those of its functions, as JSON.
+    pool's tasks, `served` are the tags that its workers lease; `schedules` are those of its functions, as JSON.
     """
 
     failure: str
     files: Mapping[str, FileVersion]
     handlers: int = 0
+    served: ServedTags | None = None
     schedules: Sequence[Mapping[str, object]] = ()
 
 
@@ -52,14 +54,14 @@ def import_application(environment: Mapping[str, str]) -> Imported:
             with contextlib.suppress(ImportError):  # a worker says it in a sentence
                 importlib.import_module(_STORES.get(url.partition(":")[0], "queue_core.stores"))
         app = load_app(target, app_folder=Path(folder) if folder else None)
-        handlers = _check_handlers(app, WorkerSettings.from_environment(environment))
+        handlers, served = _check_handlers(app, WorkerSettings.from_environment(environment))
         schedules = _schedules(app, target)
     except QueueError as error:
         return Imported(str(error), {**imported_files(), **_failed_files(error, target)})
     except BaseException as error:  # noqa: BLE001 - whatever an import may raise
         text = redacted_traceback(error, limit=5)
         return Imported(text, {**imported_files(), **_failed_files(error, target)})
-    return Imported("", imported_files(), handlers, schedules)
+    return Imported("", imported_files(), handlers, served, schedules)
 
 
 def _schedules(app: App, target: str) -> list[dict[str, object]]:
@@ -71,13 +73,13 @@ def _schedules(app: App, target: str) -> list[dict[str, object]]:
     return [schedule_json(one) for one in found]
 
 
-def _check_handlers(app: App, settings: WorkerSettings) -> int:
+def _check_handlers(app: App, settings: WorkerSettings) -> tuple[int, ServedTags | None]:
     if not settings.queue:  # the worker takes the app's only queue
-        return 0
-    app.offer(settings.queue, settings.tags)
+        return 0, None
+    offer = app.offer(settings.queue, settings.tags)
     handlers = app.serving(settings.queue, settings.tags)
     app.prepare(handlers)
-    return len(handlers)
+    return len(handlers), tags_served_by(offer.tags)
 
 
 def _failed_files(error: BaseException, target: str) -> dict[str, FileVersion]:

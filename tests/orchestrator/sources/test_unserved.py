@@ -5,13 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.samples import UnservedTag
+from orchestrator.clock import Monotonic
+from orchestrator.samples import PresentWorker, UnservedTag
 from orchestrator.sources import pull_queue
 from orchestrator.sources.live_fleet import MAX_UNSERVED_QUEUES, unserved_now
-from orchestrator.sources.pull_queue import QueueSource
+from orchestrator.sources.pull_queue import QueueSource, as_reported
+from queue_core.config.pool_tags import PoolTags
 from queue_core.local import LocalQueues
+from queue_core.registrations.served_tags import registered_tags
 from queue_core.service import QueueService
-from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.stores.stores import STORES, opened
 
@@ -99,3 +102,43 @@ def test_of_many_queues_a_command_shows_what_the_supervisor_published(memory: Lo
     published = {"queue": "thumbs", "tag": "mail", "tasks": 9, "sentence": "of before"}
     assert unserved_now(memory, a_snapshot(published, pools=MAX_UNSERVED_QUEUES + 1)) == [published]
     assert unserved_now(memory, a_snapshot(published, pools=2)) == []
+
+
+def test_a_tag_that_a_worker_beside_the_pools_asks_for_is_served(memory: LocalQueues) -> None:
+    add(memory, "mail", "fax", None)
+    heard = [
+        PresentWorker("by-hand", 2.0, waits=True, tags=("mail",)),
+        PresentWorker("gone", 61.0, waits=True, tags=()),
+        PresentWorker("of-an-older-server", 0.0, waits=True),
+    ]
+    source = QueueSource(memory, presence=lambda _queue, _prefix: heard)
+    assert {one.tag for one in source.unserved([RESIZE])} == {"fax", None}
+
+
+def test_clients_find_the_tags_that_a_supervisor_registered_until_the_pool_is_gone(queues: LocalQueues) -> None:
+    source = QueueSource(queues)
+    source.publish([RESIZE, a_pool("plain", untagged=True), a_pool("all")])
+    assert {name: tags.kind for name, tags in registered_tags(queues, "thumbs").items()} == {
+        "all": "any",
+        "plain": "untagged",
+        "resize": "tags",
+    }
+    assert registered_tags(queues, "another") == {}
+    known = as_reported(queues, [PoolTags("resize", "thumbs", ANY), PoolTags("new", "thumbs", TagFilter.of("x"))])
+    assert [pool.tags for pool in known] == [TagFilter.of("resize"), TagFilter.of("x")]
+    source.publish([], gone=["resize", "plain"])
+    assert list(registered_tags(queues, "thumbs")) == ["all"]
+
+
+def test_more_tags_than_a_registration_holds_are_not_registered(memory: LocalQueues) -> None:
+    QueueSource(memory).publish([RESIZE])
+    QueueSource(memory).publish([a_pool(tags=[f"tag-{number:0200}" for number in range(20)])])
+    assert registered_tags(memory, "thumbs") == {}
+
+
+def test_tasks_are_no_arrivals_because_a_pool_works_on_other_tags_than_before(memory: LocalQueues) -> None:
+    source, everything = QueueSource(memory), a_pool("resize")
+    add(memory, *["resize"] * 3, *[None] * 20)
+    memory.queue("thumbs").lease(2, tags=TagFilter.of("resize"))
+    samples = [source.sample(pool, workers=(), now=Monotonic(0.0)) for pool in (everything, RESIZE, everything)]
+    assert [(one.ready, one.arrivals) for one in samples] == [(21, 0), (1, 0), (21, 0)]

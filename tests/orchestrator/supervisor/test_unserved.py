@@ -10,7 +10,14 @@ from orchestrator import events
 from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.samples import UnservedTag
-from orchestrator.supervisor.unserved import LOOK_SECONDS, MAX_LOGGED, MAX_LOOKS, UnservedWatch
+from orchestrator.supervisor.unserved import (
+    LOOK_SECONDS,
+    MAX_LOGGED,
+    MAX_LOOKS,
+    PUBLISHED_SECONDS,
+    RETRY_SECONDS,
+    UnservedWatch,
+)
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
 
@@ -108,3 +115,25 @@ def test_a_queue_is_looked_at_every_two_seconds_and_few_queues_in_one_pass(stage
     assert len(stage.look(*pools, after=0.0)) == 1
     assert stage.look(*pools, after=0.0) == []
     assert len(stage.watch.found) == len(pools)
+
+
+def test_what_pools_work_on_is_registered_when_it_changes_and_once_an_hour(stage: WatchStage) -> None:
+    stage.look()
+    assert stage.source.published == {RESIZE.name: ("resize",)}
+    stage.source.published.clear()
+    stage.look()
+    assert stage.source.published == {}
+    stage.look(after=PUBLISHED_SECONDS)
+    assert stage.source.published == {RESIZE.name: ("resize",)}
+    stage.look(a_pool("mails", tags=["mail"]))
+    assert stage.source.published == {"mails": ("mail",)}
+
+
+def test_a_registration_that_fails_is_tried_again_later(stage: WatchStage) -> None:
+    stage.source.is_down = True
+    stage.look()
+    stage.source.is_down = False
+    stage.look(after=RETRY_SECONDS - 1.0)
+    assert stage.source.published == {}
+    stage.look(after=1.0)
+    assert stage.source.published == {RESIZE.name: ("resize",)}

@@ -1,7 +1,12 @@
 """A task that is added with a tag, or without one, on which no pool of the settings file works."""
 
+from contextlib import closing
+
 import pytest
 
+from queue_core.connect import open_queues
+from queue_core.registrations.served_tags import KIND, facts_of
+from queue_core.task import TagFilter
 from tests.support.commands import Commands
 
 SETTINGS = """\
@@ -72,3 +77,26 @@ def test_a_task_that_was_there_already_is_no_new_one(towline: Commands) -> None:
     assert "warning" in towline("add", "thumbs", "x", "--name", "cat").err
     told = towline("add", "thumbs", "x", "--name", "cat")
     assert (told.code, "warning" in told.err) == (1, False)
+
+
+def registered(towline: Commands, tags: TagFilter) -> str:
+    """Register a pool as its supervisor does; return the URL of its store."""
+    url = f"sqlite:///{towline.folder / 'queue.db'}"
+    with closing(open_queues(url)) as queues:
+        queues.register(KIND, "resize", facts_of(["thumbs"], tags) or {}, seconds=60.0)
+    return url
+
+
+@pytest.mark.parametrize("names_store", [False, True], ids=["of the settings file", "of a store that is named"])
+def test_the_tags_that_workers_of_a_pool_lease_are_known_whatever_its_settings(
+    towline: Commands, names_store: bool
+) -> None:
+    (towline.folder / "towline.yaml").write_text(SETTINGS.replace("tags: [resize], ", ""))
+    assert towline("add", "thumbs", "x", "--tag", "acme").err == ""
+    url = registered(towline, TagFilter.of("shrink"))
+    where = ["--store", url] if names_store else []
+    warning = "1 task has the tag `acme`, and no pool works on that tag: pool resize works on `shrink`"
+    told = towline("add", "thumbs", "x", "--name", "cat", "--tag", "acme", *where)
+    assert told.err == f"warning: {warning}; it waits until one does\n"
+    assert towline("add", "thumbs", "x", "--tag", "shrink", *where).err == ""
+    assert f"  ! {warning}\n" in towline("why", "cat", *where).out

@@ -141,6 +141,9 @@ class FakeSource:
     max_leases: int | None = None
     recalled: list[str] = field(default_factory=list)
     settled: list[tuple[str, str]] = field(default_factory=list)
+    published: dict[str, tuple[str, ...] | None] = field(default_factory=dict)
+    lease_tags: tuple[str | None, ...] | None = None
+    sampled: list[tuple[str, ...] | None] = field(default_factory=list)
     unserved_tags: list[UnservedTag] = field(default_factory=list)
     arrival: threading.Event = field(default_factory=threading.Event)
 
@@ -148,6 +151,7 @@ class FakeSource:
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
     ) -> QueueSample:
         self._answer()
+        self.sampled.append(pool.tags)
         running = [RunningLease(worker, 0.5, 0.1, 1) for worker, tasks in self.held.items() for _ in tasks]
         return QueueSample(
             at=now,
@@ -160,7 +164,7 @@ class FakeSource:
             running=tuple(running),
             first_seen_seconds_ago={worker: 0.0 for worker in workers if worker in self.seen},
             presence={
-                worker: PresentWorker(worker, max(0.0, now - self.asked_at[worker]), waits=True)
+                worker: PresentWorker(worker, max(0.0, now - self.asked_at[worker]), waits=True, tags=self.lease_tags)
                 for worker in workers
                 if worker in self.asked_at
             },
@@ -175,6 +179,12 @@ class FakeSource:
     def unserved(self, pools: Sequence[PoolSpec]) -> Sequence[UnservedTag]:
         self._answer()
         return [one for one in self.unserved_tags if one.queue == pools[0].queue]
+
+    def publish(self, pools: Sequence[PoolSpec], *, gone: Collection[str] = ()) -> None:
+        self._answer()
+        self.published.update({pool.name: pool.tags for pool in pools})
+        for name in gone:
+            self.published.pop(name, None)
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         self._answer()
