@@ -261,12 +261,20 @@ def _why(ended: EndedWorker) -> str:
     return f"; it had begun to by itself: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
 
 
+def finished_by_itself(ended: EndedWorker, *, leases: int) -> bool:
+    """Return whether a worker that the queue was told to turn away ended for another reason, or amid its leases."""
+    reason = last_words_of(ended.last_lines).reason
+    return ended.code == EXIT_FINISHED and reason != _RETIRED and bool(reason or leases)
+
+
 def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
     """Return why a worker ended well that the supervisor had not asked to."""
     reason = last_words_of(ended.last_lines).reason
     if reason in _STOP_SIGNALS:
         return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
-    return Cause.FINISHED, f"finished by itself: {reason}" if reason not in {"", _RETIRED} else "finished by itself"
+    if reason == _RETIRED:
+        return Cause.DRAINED, "asked to finish"
+    return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
 
 
 def _code_in_words(ended: EndedWorker, code: int) -> str:

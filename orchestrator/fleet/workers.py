@@ -10,13 +10,13 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import (
-    EXIT_FINISHED,
     GAVE_ITS_TASK_BACK,
     WRONG_BY_ITSELF,
     Cause,
     EndedWorker,
     cause_of,
     detail_at_work,
+    finished_by_itself,
 )
 from orchestrator.fleet.last_words import last_words_of, place_in_stack
 from orchestrator.fleet.quarantine import is_solo_worker
@@ -333,9 +333,9 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
     worker = fleet.workers.get(ended.worker)
     if worker is None:
         return cause_of(ended, drained=False, overdue=False)
-    has_finished = worker.is_finishing and ended.code == EXIT_FINISHED  # by itself: it was not asked to end yet
+    has_finished = worker.is_finishing and finished_by_itself(ended, leases=worker.leases)
     drained = worker.is_leaving and not has_finished
-    return cause_of(
+    cause, detail = cause_of(
         ended,
         drained=drained,
         overdue=worker.state == "killed",
@@ -344,6 +344,9 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         killed_by=worker.killed_by,
         hung=_hung(worker, ended),
     )
+    if cause is Cause.DRAINED and worker.replaced_by is not None:
+        detail = f"{detail}: {worker.replaced_by} takes its place"
+    return cause, detail
 
 
 def _hung(worker: Worker, ended: EndedWorker) -> str:

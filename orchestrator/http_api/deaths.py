@@ -5,6 +5,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death, worker_names
+from orchestrator.fleet.exits import ENDS_WELL
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json
 from orchestrator.json_fields import mapping_of, mappings_of
 from orchestrator.state.decisions import instant_in
@@ -35,6 +36,10 @@ class DeathsQuery(FleetQuery):
     before: Annotated[
         float | None, Field(description="Only those before this second since the epoch: the answer's `before`.")
     ] = None
+    failures: Annotated[
+        bool,
+        Field(description="Only workers that neither were asked to finish nor ended without an error."),
+    ] = False
     limit: Annotated[int, Field(ge=1, le=MAX_DEATHS, description="How many at most; 50.")] = 50
 
 
@@ -79,11 +84,13 @@ def death_routes(files: StateDir) -> tuple[ExtensionRoute, ...]:
 def deaths(files: StateDir, query: DeathsQuery) -> Deaths:
     """Return a page of ended workers, without what they wrote: see `certificate`."""
     # The newest are asked for most often, and all that are kept take long to read.
-    is_newest = query.pool is None and query.before is None
+    is_newest = query.pool is None and query.before is None and not query.failures
     found = [
         one
         for one in files.read_deaths(limit=query.limit + 1 if is_newest else MAX_READ)
-        if query.pool in (None, one.get("pool")) and (query.before is None or instant_in(one) < query.before)
+        if query.pool in (None, one.get("pool"))
+        and (query.before is None or instant_in(one) < query.before)
+        and not (query.failures and one.get("cause") in ENDS_WELL)
     ]
     page = [_listed(one) for one in found[: query.limit]]
     return Deaths(deaths=page, before=instant_in(page[-1]) if len(found) > len(page) else None)

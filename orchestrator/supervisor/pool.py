@@ -135,6 +135,7 @@ class Pool:
     grace_seconds: float = LEAVING_GRACE_SECONDS
     leaving_stops: tuple[StopStep, ...] = ()
     last_logged: tuple[object, ...] = ()
+    last_decided: tuple[tuple[object, ...], Monotonic] = ((), AT_ONCE)
     outage: Outage | None = None
     last_failure: WorkerFailure | None = None
     application_failure: str = ""

@@ -5,6 +5,7 @@ Learning, decisions and plans are pure functions of other modules; here they mee
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Final
 
 from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
@@ -37,6 +38,9 @@ from queue_core.log import get_logger
 from queue_core.process.wording import shown_seconds, shown_setting
 
 log = get_logger()
+
+REPEAT_SECONDS: Final = 1.0
+"""A decision that is made again within this time is logged once."""
 
 
 class PoolTurn:
@@ -216,11 +220,21 @@ class PoolTurn:
         is_news = pool.last_logged != before
         if (plan.is_empty and not (decision.limited_by and is_news)) or (dry_run and not is_news):
             return {}
+        if self._was_just_logged(pool, decision):
+            return {}
         record = decision.record()
         if decision.why == NOTHING_TO_CHANGE and plan.replacing:
             record["why"] = plan.replacing  # of the pool's size there is nothing to say
         log.info(events.POOL_DECIDED, **record)
         return record
+
+    @staticmethod
+    def _was_just_logged(pool: Pool, decision: Decision) -> bool:
+        """Return whether the same decision was made a moment ago: one whose worker took a task instead is repeated."""
+        said = (decision.current, decision.target, decision.why, decision.limited_by)
+        before, at = pool.last_decided
+        pool.last_decided = said, at if said == before and decision.at - at < REPEAT_SECONDS else decision.at
+        return said == before and decision.at - at < REPEAT_SECONDS
 
 
 def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:

@@ -27,6 +27,8 @@ SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
 }
 WAITING: Final = frozenset({TaskState.READY, TaskState.DELAYED, TaskState.HELD})
 """States of a task that somebody is still to lease."""
+LONGER_SECONDS: Final = 0.5
+"""A task that could not be leased for so long before it waited for a worker has both times shown."""
 NOTHING_MORE: Final[Mapping[str, str]] = {}
 _STEPS: Final = {"task.added": 0, "task.leased": 1}
 
@@ -157,9 +159,9 @@ def story_lines(
         yield f"  headers: {', '.join(f'{name}={text}' for name, text in story.task.headers.items())}"
     if story.leases:
         yield "  leases that ended, oldest first:"
-    for lease in story.leases:
+    for number, lease in zip(lease_ordinals(story.leases), story.leases, strict=True):
         worker = f"{lease.worker or '-'}{f' on {lease.host}' if lease.host else ''}"
-        line = f"    {lease.lease_number}. {shown_instant(lease.began_at, now=now)}  {worker}"
+        line = f"    {number}. {shown_instant(lease.began_at, now=now)}  {worker}"
         yield f"{line}  {lease.outcome} after {shown_seconds(lease.held_seconds)}"
         said = lease.error or (ends.get(lease.worker, "") if lease.outcome == "expired" else "")
         if said:
@@ -175,9 +177,9 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
     if task is None:
         last = story.finished[0]
         ended = "died and was deleted" if last.died else "done"
-        waited, held = shown_seconds(last.waited_seconds), shown_seconds(last.held_seconds)
         worker = last.worker or "an unnamed worker"
-        return f"{ended} {_ago(last.ended_at, now)} by {worker}; it waited {waited} and took {held}"
+        took = shown_seconds(last.held_seconds)
+        return f"{ended} {_ago(last.ended_at, now)} by {worker}; {_waited(last)} and took {took}"
     after = f", after {counted(task.leases, 'lease')}" if task.leases else ""
     if task.state is TaskState.LEASED:
         lasts = shown_seconds(max(0.0, seconds_between(task.leased_at, now)))
@@ -192,6 +194,23 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
         return f"held for {since} by the limits of its tag (`queues.{task.queue}.per_tag`){after}"
     waits = shown_seconds(max(0.0, seconds_between(task.ready_at, now)))
     return f"ready, waits for a worker for {waits} so far{after}"
+
+
+def _waited(lease: FinishedLease) -> str:
+    """Return how long a task waited: for a worker, and since it was added where a delay or a limit came before."""
+    waited = shown_seconds(lease.waited_seconds)
+    since_added = seconds_between(lease.added_at, lease.leased_at) if lease.added_at else 0.0
+    if since_added - lease.waited_seconds < LONGER_SECONDS:
+        return f"it waited {waited}"
+    return f"it started {shown_seconds(since_added)} after it was added, waited {waited} for a worker"
+
+
+def lease_ordinals(leases: Sequence[LeaseStory]) -> list[int]:
+    """Return a number for each lease, oldest first, that counts on where a redrive began to count its leases anew."""
+    numbers: list[int] = []
+    for lease in leases:
+        numbers.append(max(lease.lease_number, numbers[-1] + 1) if numbers else lease.lease_number)
+    return numbers
 
 
 def _ago(at: Instant, now: Instant) -> str:

@@ -1,7 +1,7 @@
 """The story of a task as steps in time: added, leased, given back, dead. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from queue_core.http_api.values import Json
@@ -53,7 +53,18 @@ def timeline(task: Json | None, ended: Sequence[Json]) -> list[Step]:
         steps += _lease(one, began, outcome, said=str(one.get("reason") or ""), place="")
     if task is not None:
         steps += _present(task)
-    return sorted(steps, key=lambda step: step.at)
+    return _numbered(sorted(steps, key=lambda step: step.at))
+
+
+def _numbered(steps: Sequence[Step]) -> list[Step]:
+    """Number leases in the order in which they began, also after a redrive, which begins to count them anew."""
+    found: list[Step] = []
+    number = 0
+    for step in steps:
+        if step.lease_number and step.what == "leased":
+            number = max(step.lease_number, number + 1)
+        found.append(replace(step, lease_number=number) if step.lease_number else step)
+    return found
 
 
 def _lease(one: Mapping[str, object], began: int, outcome: str, *, said: str, place: str) -> list[Step]:

@@ -105,11 +105,11 @@ def _in_two_units(count: int, size: int, unit: str, small_unit: str) -> str:
 
 
 def describe_held(*, leasable: int, held: int, by: str) -> str:
-    """Return what limits hold back: "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased"."""
-    held_by = f"held by {by}" if by else "held"
+    """Return what limits hold back: "48 waiting, 40 of them limited by per_tag.max_in_flight: 2: 8 can be leased"."""
+    limited = f"limited by {by}" if by else "limited"
     if not leasable:
-        return f"{held:,} ready, all {held_by}: none can be leased"
-    return f"{leasable + held:,} ready, {held:,} of them {held_by}: {leasable:,} can be leased"
+        return f"{held:,} waiting, all {limited}: none can be leased"
+    return f"{leasable + held:,} waiting, {held:,} of them {limited}: {leasable:,} can be leased"
 
 
 class Repeated(Protocol):

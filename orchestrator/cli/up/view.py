@@ -71,7 +71,7 @@ class UpView:
         get_logger().info(
             events.WORK_COUNTED,
             done=sum(one.deleted_total for one in after) - sum(one.deleted_total for one in before),
-            dead=sum(one.died_total for one in after) - sum(one.died_total for one in before),
+            dead=sum(one.dead for one in after),
             waiting=sum(one.pending for one in after),
             store=store,
         )

@@ -10,8 +10,12 @@ from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import ready_in, trends_of_pools
 from queue_core.console.sparkline import sparkline
 from queue_core.http_api.values import Json
+from queue_core.process.wording import counted, shown_setting
 
 FLEET: Final = "/v1/fleet"
+RECENT_SECONDS: Final = 600.0
+"""How long a worker's failure is among the alerts."""
+MAX_DEATHS_COUNTED: Final = 100
 
 
 async def overview(call: PageCall) -> Mapping[str, object]:
@@ -29,7 +33,12 @@ async def overview(call: PageCall) -> Mapping[str, object]:
             raise
         return {"fleet": None, "pools": [], "alerts": [], "queues": queues, "problem": problem.detail, "trends": {}}
     rows = cast("list[Json]", pools["pools"])
-    alerts = [*_alerts_of_fleet(fleet), *_alerts_of_pools(rows), *_alerts_of_queues(dead)]
+    alerts = [
+        *_alerts_of_fleet(fleet),
+        *await _alerts_of_deaths(call),
+        *_alerts_of_pools(rows),
+        *_alerts_of_queues(dead),
+    ]
     lines = {str(one["pool"]): sparkline(ready_in(one)) for one in trends}
     return {"fleet": fleet, "pools": rows, "alerts": alerts, "queues": queues, "problem": "", "trends": lines}
 
@@ -49,6 +58,21 @@ def _alerts_of_fleet(fleet: Json) -> list[Alert]:
     return alerts
 
 
+async def _alerts_of_deaths(call: PageCall) -> list[Alert]:
+    """Return one alert of the workers that failed lately, with how the last of them ended."""
+    if "/v1/deaths" not in call.paths:
+        return []
+    found = await call.get("/v1/deaths", query=[("failures", "true"), ("limit", str(MAX_DEATHS_COUNTED))])
+    since = call.now_seconds - RECENT_SECONDS
+    recent = [one for one in cast("list[Json]", found["deaths"]) if float(cast("float", one["at"])) > since]
+    if not recent:
+        return []
+    many = "at least " if len(recent) == MAX_DEATHS_COUNTED else ""
+    last = f"{recent[0]['worker']}: {recent[0].get('detail') or recent[0]['cause']}"
+    within = f"{many}{counted(len(recent), 'worker')} died within {shown_setting(RECENT_SECONDS)}"
+    return [("bad", f"{within}; last {last}", "deaths")]
+
+
 def _alerts_of_pools(pools: list[Json]) -> list[Alert]:
     alerts: list[Alert] = []
     for pool in pools:
@@ -64,7 +88,11 @@ def _alerts_of_pools(pools: list[Json]) -> list[Alert]:
 
 def _alerts_of_queues(queues: list[Json]) -> list[Alert]:
     return [
-        ("bad", f"{one['queue']}: {one['dead']:,} dead tasks", f"queues/{quoted(str(one['queue']))}/dead")
+        (
+            "bad",
+            f"{one['queue']}: {counted(int(str(one['dead'])), 'dead task')}",
+            f"queues/{quoted(str(one['queue']))}/dead",
+        )
         for one in queues
     ]
 
@@ -87,7 +115,9 @@ async def reload(call: PageCall, _form: Mapping[str, str]) -> str:
         return "The supervisor has not answered yet."
     changes = cast("list[object]", answer["changes"])
     return (
-        f"The settings file was read again: {len(changes)} changes." if changes else "Nothing in the file has changed."
+        f"The settings file was read again: {counted(len(changes), 'change')}."
+        if changes
+        else "Nothing in the file has changed."
     )
 
 

@@ -98,11 +98,12 @@ async def stack(call: PageCall) -> Mapping[str, object]:
 
 
 async def deaths(call: PageCall) -> Mapping[str, object]:
-    """Return how workers ended, newest first."""
-    pool, before = call.one("pool"), call.one("before")
+    """Return how workers failed, newest first; with `all` also those that ended well."""
+    pool, before, all_of_them = call.one("pool"), call.one("before"), bool(call.one("all"))
     query = [("limit", str(DEATHS_ON_A_PAGE)), *([("pool", pool)] if pool else [])]
+    query += [] if all_of_them else [("failures", "true")]
     found = await call.get("/v1/deaths", query=[*query, *([("before", before)] if before else [])])
-    return {"deaths": found["deaths"], "before": found["before"], "pool": pool}
+    return {"deaths": found["deaths"], "before": found["before"], "pool": pool, "all": all_of_them}
 
 
 PAGES: Final = (

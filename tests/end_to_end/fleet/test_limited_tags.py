@@ -34,7 +34,7 @@ def test_a_tenant_with_many_tasks_gets_the_workers_that_its_limit_lets_work(site
     site.queue.add([NewTask(f"hold {site.folder}/notes".encode(), tag="tenant-1") for _ in range(200)])
     site.start()
     eventually(lambda: len(site.notes()) == 2, seconds=LONG_SECONDS)
-    told = "198 ready, all held by per_tag.max_in_flight: 2: none can be leased"
+    told = "198 waiting, all limited by per_tag.max_in_flight: 2: none can be leased"
     eventually(lambda: told in pool_of(site).notes, seconds=LONG_SECONDS)
     assert pool_of(site).workers == 2
     for number in range(2, 4):  # other tenants get workers of their own

@@ -197,7 +197,9 @@ class TestShrinking:
         fleet = a_fleet_of(busy=2, idle=3, idle_seconds=12)
         decision = decided(held, fleet=fleet)
         assert (decision.target, decision.rule) == (2, "rate_limited")
-        assert decision.why == ("3 idle workers go: 40 ready, all held by per_tag.max_in_flight: 2: none can be leased")
+        assert decision.why == (
+            "3 idle workers go: 40 waiting, all limited by per_tag.max_in_flight: 2: none can be leased"
+        )
         just_idle = a_fleet_of(busy=2, idle=3, idle_seconds=0.1)
         assert decided(held, fleet=just_idle).target == 5
         assert decided(held, fleet=fleet, spec=a_pool(least=4)).target == 4
@@ -210,7 +212,7 @@ class TestShrinking:
     def test_what_is_held_is_told_with_every_decision(self) -> None:
         backlog = a_sample(ages=[0.0] * 8, held=40, held_by="per_tag.max_in_flight: 2")
         decision = decided(backlog)
-        assert "48 ready, 40 of them held by per_tag.max_in_flight: 2: 8 can be leased" in decision.notes
+        assert "48 waiting, 40 of them limited by per_tag.max_in_flight: 2: 8 can be leased" in decision.notes
         assert decision.record()["held_back"] == 40
 
     def test_a_paused_queue_keeps_nobody(self) -> None:

@@ -86,7 +86,7 @@ def test_what_limits_of_tags_hold_back_is_no_demand(site: Site) -> None:
         "per_tag.max_in_flight: 2",
         False,
     )
-    assert sample.describe_held() == ("60 ready, 20 of them held by per_tag.max_in_flight: 2: 40 can be leased")
+    assert sample.describe_held() == ("60 waiting, 20 of them limited by per_tag.max_in_flight: 2: 40 can be leased")
 
 
 def test_what_has_no_room_in_its_queue_is_no_demand_and_waits_from_when_there_is(site: Site) -> None:
