@@ -66,3 +66,9 @@ def test_a_task_that_is_gone_is_told_from_the_history() -> None:
 
 def test_an_outcome_of_a_later_version_is_shown_as_it_is_called() -> None:
     assert told(timeline({**BASE, "attempts": [an_attempt(1, outcome="evaporated")]}, []))[-1] == "12 evaporated by w1"
+
+
+def test_leases_after_a_redrive_are_numbered_on() -> None:
+    again = {"began_at": 40 * SECOND, "ended_at": 42 * SECOND}
+    steps = timeline({**BASE, "attempts": [an_attempt(1), an_attempt(2), an_attempt(1, **again)]}, [])
+    assert [step.lease_number for step in steps] == [0, 1, 1, 2, 2, 3, 3]

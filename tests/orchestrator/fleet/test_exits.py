@@ -112,6 +112,17 @@ def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
             id="somebody else's signal",
         ),
         pytest.param(
+            AnExit(
+                "w1",
+                code=0,
+                last_lines=['{"event":"worker.drained","reason":"retired by its supervisor","code":0}'],
+            ),
+            False,
+            Cause.DRAINED,
+            "asked to finish",
+            id="turned away by the queue before a signal came",
+        ),
+        pytest.param(
             AnExit("w1", code=0, last_lines=['{"event":"worker.drained","reason":"7 tasks done, at most 7","code":0}']),
             False,
             Cause.FINISHED,

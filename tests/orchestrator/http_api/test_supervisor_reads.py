@@ -105,6 +105,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         site.files.decisions.append(told)
         site.files.decisions.append({**told, "pool": "other"})
         site.files.replays.append({"at": at, "pool": "resize", "inputs": {"number": target}})
+    site.files.deaths.append({"at": -1.0, "worker": "resize-idle", "pool": "resize", "cause": "drained"})
     for number in range(3):
         death = {"at": 10.0 * number, "worker": f"resize-dead{number}", "pool": "resize", "cause": "crashed"}
         site.files.deaths.append(death | {"detail": "code 1", "last_lines": ["secret"], "held_total": 1})
@@ -172,13 +173,22 @@ def test_a_worker_that_is_gone_leads_to_its_certificate(site: Site) -> None:
     assert "did you mean 'resize-abc'" in str(site.get("/v1/workers/resize-abd")[1]["detail"])
 
 
+def test_failures_alone_are_listed_without_workers_that_were_asked_to_finish(site: Site) -> None:
+    def names(**query: object) -> list[object]:
+        return [one["worker"] for one in cast("list[Json]", site.get("/v1/deaths", **query)[1]["deaths"])]
+
+    assert "resize-idle" in names()
+    assert names(failures="true") == ["resize-dead2", "resize-dead1", "resize-dead0"]
+
+
 def test_deaths_are_listed_without_a_line_of_theirs_and_told_whole_to_whom_may_read_events(site: Site) -> None:
     code, first = site.get("/v1/deaths", Role.PRODUCER, limit=2)
     listed = cast("list[Json]", first["deaths"])
     assert (code, [one["worker"] for one in listed], first["before"]) == (200, ["resize-dead2", "resize-dead1"], 10.0)
     assert "secret" not in json.dumps(first)
     assert [one["worker"] for one in cast("list[Json]", site.get("/v1/deaths", before=10.0)[1]["deaths"])] == [
-        "resize-dead0"
+        "resize-dead0",
+        "resize-idle",
     ]
     assert site.get("/v1/deaths/resize-dead1", Role.PRODUCER)[0] == 403
     code, told = site.get("/v1/deaths/resize-dead1")

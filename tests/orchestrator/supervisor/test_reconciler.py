@@ -6,7 +6,9 @@ from typing import Any, cast
 
 from orchestrator import events
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.workers import Fleet
 from orchestrator.samples import QueueSample
+from orchestrator.supervisor.pool import AT_ONCE
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fleet.fakes import FakeSource
 from tests.support.fleet.fleet_builders import a_pool
@@ -366,3 +368,14 @@ def test_a_worker_of_celerys_is_told_to_give_its_tasks_back_before_it_is_killed(
     assert stage.runtime.calls == [("drain", worker), ("SIGQUIT", worker), ("kill", worker)]
     (told,) = stage.logged(events.WORKER_CUT_SHORT)
     assert (told["worker"], told["signal"]) == (worker, "SIGQUIT")
+
+
+def test_the_same_decision_within_a_second_is_logged_once(stage: ReconcilerStage) -> None:
+    stage.source.ready, stage.source.age_seconds = 1, 1.0
+    stage.set_pools(a_pool("resize", workers={"max": 4}))
+    pool = stage.reconciler.pools["resize"]
+    for after in (5.0, 0.2, 0.2, 1.5):
+        pool.fleet, pool.due_at = Fleet("resize"), AT_ONCE
+        stage.turn(after=after)
+    decided = [one["target"] for one in stage.logs if one["event"] == events.POOL_DECIDED]
+    assert decided == [1, 1]

@@ -7,9 +7,11 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.state.directory import StateDir
+from queue_core.admission import TagLimits
 from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
-from queue_core.cli.task_story import find_stories, merged_events
+from queue_core.cli.task_story import find_stories, merged_events, story_lines
+from queue_core.clock import ManualClock
 from queue_core.connect import open_queues
 from queue_core.local import LocalQueue
 from queue_core.task import NewTask, Progress, QueueSpec
@@ -215,3 +217,30 @@ def test_of_a_lease_that_expired_it_says_what_its_workers_certificate_does(towli
     assert "its worker: it hung at tasks.py:27; see `towline why-died resize-bbb`" in told
     assert "why-died resize-aaa" not in told
     assert "mend what its last lease names" in told
+
+
+def test_leases_after_a_redrive_are_numbered_on(towline: Commands) -> None:
+    with opened(towline) as queue:
+        queue.add([NewTask(b"x", name="cat")])
+        fail(queue)
+        fail(queue)
+        queue.redrive(names=["cat"])
+        fail(queue)
+    numbers = [line.split()[0] for line in towline("why", "cat", "--task").out.splitlines() if "raised after" in line]
+    assert numbers == ["1.", "2.", "3."]
+
+
+def test_a_finished_task_says_how_long_it_could_not_be_leased(towline: Commands) -> None:
+    clock = ManualClock()
+    with closing(MemoryQueues(clock=clock)) as queues:
+        queues.put_queue(QueueSpec("thumbs", per_tag=TagLimits(max_in_flight=1), history_keep=10))
+        queue = queues.queue("thumbs")
+        queue.add([NewTask(b"x", name="first", tag="t"), NewTask(b"x", name="second", tag="t")])
+        (first,) = queue.lease()
+        clock.advance(10.0)
+        queue.delete([first])
+        (second,) = queue.lease()
+        queue.delete([second])
+        (story,) = find_stories(queues, "second")
+        (line, *_) = story_lines(story, now=clock.now())
+    assert line.endswith("; it started 10 s after it was added, waited 0 s for a worker and took 0 s")
