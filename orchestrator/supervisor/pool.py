@@ -159,7 +159,7 @@ class Pool:
             self._narrowed = (self.spec, served, narrowed(self.spec, served))
         return self._narrowed[2]
 
-    def heard_leases(self) -> None:
+    def record_leases(self) -> None:
         """Take in what its workers lease, as the last sample shows it; what was known stays where none is heard."""
         present = self.sample.presence.values() if self.sample is not None else ()
         heard = merged_tags([one.tags for one in present if one.worker in self.fleet.workers])

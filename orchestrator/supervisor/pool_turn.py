@@ -180,7 +180,7 @@ class PoolTurn:
         pool.fleet = mark_unresponsive(observe(before, sample), sample, spec=spec, watch=pool.watch)
         if pool.fleet.forks != self._forks(spec):
             pool.fleet = replace(pool.fleet, forks=not pool.fleet.forks)
-        pool.heard_leases()
+        pool.record_leases()
         pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
         pool.trend = trend_after(pool.trend, ready=sample.ready, workers=len(pool.fleet.alive), now=sample.at)
         if pool.fleet is not before:

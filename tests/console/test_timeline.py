@@ -69,6 +69,6 @@ def test_an_outcome_of_a_later_version_is_shown_as_it_is_called() -> None:
 
 
 def test_leases_after_a_redrive_are_numbered_on() -> None:
-    again = {"began_at": 40 * SECOND, "ended_at": 42 * SECOND}
-    steps = timeline({**BASE, "attempts": [an_attempt(1), an_attempt(2), an_attempt(1, **again)]}, [])
+    again: Json = {"began_at": 40 * SECOND, "ended_at": 42 * SECOND}
+    steps = timeline({**BASE, "attempts": [an_attempt(1), an_attempt(2), {**an_attempt(1), **again}]}, [])
     assert [step.lease_number for step in steps] == [0, 1, 1, 2, 2, 3, 3]

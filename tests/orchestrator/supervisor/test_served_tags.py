@@ -81,5 +81,5 @@ def test_a_worker_of_another_pool_says_nothing_of_this_one(stage: ReconcilerStag
     pool = stage.reconciler.pools["resize"]
     assert pool.sample is not None
     pool.sample.presence["other-1"] = PresentWorker("other-1", 0.0, tags=("mail",))
-    pool.heard_leases()
+    pool.record_leases()
     assert tags(stage) is None
