@@ -200,7 +200,7 @@ def _waited(lease: FinishedLease) -> str:
     """Return how long a task waited: for a worker, and since it was added where a delay or a limit came before."""
     waited = shown_seconds(lease.waited_seconds)
     since_added = seconds_between(lease.added_at, lease.leased_at) if lease.added_at else 0.0
-    if since_added - lease.waited_seconds < LONGER_SECONDS:
+    if lease.lease_number > 1 or since_added - lease.waited_seconds < LONGER_SECONDS:
         return f"it waited {waited}"
     return f"it started {shown_seconds(since_added)} after it was added, waited {waited} for a worker"
 
