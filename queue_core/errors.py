@@ -173,7 +173,7 @@ class AppImportError(AppError):
 
 
 class PermissionDeniedError(QueueError):
-    """The caller's role does not cover the verb."""
+    """The caller's role does not cover the verb, or its token is not for the queue."""
 
 
 class UnauthenticatedError(PermissionDeniedError):

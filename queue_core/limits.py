@@ -30,6 +30,10 @@ MAX_BURST = 1_000_000  # our own
 MAX_TASKS_PER_ADD = 1000  # App Engine: 100. A batch of 1,000 is what one lease may take, so a handler can pass it on.
 MAX_TASKS_PER_LEASE = 1000
 MAX_TOKENS_PER_CALL = 1000
+MAX_TOKEN_QUEUES = 100
+"""Patterns of queues that one token is for."""
+MAX_DECLARED_QUEUES = 1_000
+"""Queues of a store up to which those who are no administrators may create more."""
 MAX_LOOKS_PER_CALL = 1000
 MAX_LEASE_SECONDS = 604_800.0  # 7 days
 MAX_ETA_SECONDS = 30 * 86_400.0  # 30 days ahead, in a queue whose `max_eta` allows no more

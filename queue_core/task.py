@@ -180,8 +180,8 @@ class QueueSpec:
         on_exhausted: keep a task at `max_leases` as dead, or delete it (App Engine).
         name_retention_seconds: how long a deleted task's given name still refuses a second add.
         lease_calls_per_second: limit on lease calls through the App Engine and Cloud Tasks APIs; None: no limit.
-        user_emails: callers that may list, get, lease, delete and update tasks through the Google APIs.
-        writer_emails: callers that may insert tasks there. Both empty: any caller with a token.
+        user_emails: callers that may list, get, lease, delete and update tasks, through any API of a server.
+        writer_emails: callers that may insert tasks. Both empty: any caller with a token.
         mode: `push` for a push queue of App Engine's queue.yaml: known by name, never leased from.
         moved_to: the store the queue was moved to; "" while it is in this one.
         history_keep: ended leases that `history` finds; 0: none.
@@ -193,7 +193,7 @@ class QueueSpec:
         max_eta_seconds: how far ahead an eta may be, 30 days to 10 years; the delay of a release is at most 30 days.
         label: the name that people know it by, where its own is another; "": see `config.celery_names.shown_queue`.
 
-    The store only keeps `lease_calls_per_second`, the emails and the mode; the Google APIs enforce them.
+    The store only keeps `lease_calls_per_second`, the emails and the mode; servers enforce them.
     """
 
     name: str

@@ -15,7 +15,7 @@ from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errors import UnknownQueueError, WorkerRetiredError
+from queue_core.errors import PermissionDeniedError, UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
@@ -343,6 +343,23 @@ class UnitOfWork(Outbox):
         if created:
             self.record([QueueEvent(events.QUEUE_CREATED, self.now, spec.name)])
         return created
+
+    def declare_queue(self, spec: QueueSpec) -> bool:
+        """Create a queue for a caller that may change none; True when it was created.
+
+        Raises `PermissionDeniedError` for one that has other settings, and beyond `MAX_DECLARED_QUEUES`.
+        """
+        existing = {one.name: one for one in self.transaction.queues()}
+        if spec.name in existing:
+            if existing[spec.name] == spec:
+                return False
+            raise PermissionDeniedError(f"queue {spec.name} exists with other settings, which an administrator changes")
+        if len(existing) >= limits.MAX_DECLARED_QUEUES:
+            raise PermissionDeniedError(
+                f"the store has {len(existing):,} queues: beyond {limits.MAX_DECLARED_QUEUES:,} only an administrator "
+                "creates more"
+            )
+        return self.put_queue(spec)
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """Set the limit on the payload bytes of all tasks; None: no limit."""

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from queue_core.server.app import release, route_error
-from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.auth import Authorizer, Headers, check_role
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login, token_elsewhere, tokens_by_role
 from queue_core.server.extensions import Extensions, response_of
@@ -166,8 +166,10 @@ def _routes(authorizer: Authorizer, extensions: Extensions) -> list[Route]:
 
     async def metrics(request: Request) -> Response:
         try:
-            authorizer.check(request.headers.raw, "stats")
-            return Response(exposition(*extensions.collectors), media_type=MEDIA_TYPE)
+            caller = authorizer.caller(request.headers.raw)
+            check_role(caller, "stats")
+            collectors = await asyncio.to_thread(extensions.collectors_for, caller)
+            return Response(exposition(*collectors), media_type=MEDIA_TYPE)
         except Exception as error:  # noqa: BLE001 - the top of a request
             return response_of(reply_of(error))
 

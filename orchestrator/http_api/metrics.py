@@ -54,9 +54,22 @@ _SAMPLED: Final[Mapping[str, tuple[str, Callable[[QueueSample], float]]]] = {
 class FleetMetrics(Collector):
     """Reads the supervisor's fleet view at each scrape; stores nothing."""
 
-    def __init__(self, heartbeat: Heartbeat, clock: MonotonicClock) -> None:
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        clock: MonotonicClock,
+        pools: frozenset[str] | None = None,
+        queues: frozenset[str] | None = None,
+    ) -> None:
+        """`pools`, `queues`: those that are shown; None: all."""
         self._heartbeat = heartbeat
         self._clock = clock
+        self._pools = pools
+        self._queues = queues
+
+    def of(self, pools: frozenset[str], queues: frozenset[str]) -> "FleetMetrics":
+        """Return the metrics of these pools and queues only."""
+        return FleetMetrics(self._heartbeat, self._clock, pools, queues)
 
     def describe(self) -> Iterator[Metric]:
         """Yield nothing: the labels depend on the pools."""
@@ -67,14 +80,14 @@ class FleetMetrics(Collector):
         heartbeat, view, now = self._heartbeat, self._heartbeat.view, self._clock.monotonic()
         started_at = self._clock.wall_seconds() - (now - heartbeat.started_at)
         yield from _supervisor(heartbeat, view, now=now, started_at=started_at)
-        pools = sorted(view.pools.items())
+        pools = [one for one in sorted(view.pools.items()) if self._pools is None or one[0] in self._pools]
         yield _info(pools)
         yield from _simple(pools)
         yield from _labelled(pools)
         yield _waits(pools)
         yield from _sampled(pools, now=now)
         yield from _decided(pools, now=now)
-        yield _unserved(view)
+        yield _unserved(view, self._queues)
 
 
 Pools = Sequence[tuple[str, PoolView]]
@@ -96,7 +109,7 @@ def _supervisor(heartbeat: Heartbeat, view: FleetView, *, now: Monotonic, starte
     yield _durations(rounds)
 
 
-def _unserved(view: FleetView) -> Metric:
+def _unserved(view: FleetView, shown: frozenset[str] | None) -> Metric:
     """Return the tasks that no pool works on, by queue: tags are no labels, as anybody may make new ones."""
     help_text = "Tasks that wait with a tag, or without one, on which no pool works."
     family = GaugeMetricFamily("towline_queue_unserved_tasks", help_text, labels=["queue"])
@@ -104,6 +117,8 @@ def _unserved(view: FleetView) -> Metric:
     for one in view.unserved:
         counts[one.queue] = counts.get(one.queue, 0) + one.tasks
     for queue, count in counts.items():
+        if shown is not None and queue not in shown:
+            continue
         family.add_metric([queue], count)
     return family
 

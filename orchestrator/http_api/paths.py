@@ -17,6 +17,7 @@ from orchestrator.http_api.logs import output_route
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.operator_calls import OperatorCalls
 from orchestrator.http_api.registry import SupervisorRegistry
+from orchestrator.http_api.rights import FleetRights
 from orchestrator.http_api.settings import EffectiveSettings, FileProblems, settings_route
 from orchestrator.http_api.trends import trends_route
 from orchestrator.http_api.what_if import what_if_route
@@ -277,6 +278,7 @@ def fleet_paths(
             *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
             *(() if file is None else (what_if_route(file),)),
         ),
+        rights=FleetRights(heartbeat, clock, files, queues),
         collectors=(FleetMetrics(heartbeat, clock), ProcessCollector(registry=None)),
     )
 

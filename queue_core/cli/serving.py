@@ -235,5 +235,5 @@ def _tokens(server: ServerSettings, directory: Path) -> tuple[AccessToken, ...]:
             message = f"{where}: the token of {token.token_file or token.token_env} must have 16 characters or more"
             fix = "make one with `python3 -c 'import secrets; print(secrets.token_urlsafe())'`"
             raise CommandError(message, code=exits.BAD_CONFIG, fix=fix)
-        tokens.append(AccessToken(Role[token.role.upper()], secret, token.email))
+        tokens.append(AccessToken(Role[token.role.upper()], secret, token.email, token.queues))
     return tuple(tokens)

@@ -26,6 +26,11 @@ def store_name(queue: str, *, namespace: str = "") -> str:
     return name[: MAX_QUEUE_NAME_CHARACTERS - len(tail)] + tail
 
 
+def namespace_prefix(namespace: str) -> str:
+    """Return what the names in the store of a namespace's queues begin with; "" for no namespace."""
+    return f"{_escaped(namespace)}--x" if namespace else ""
+
+
 def true_name(name: str) -> tuple[str, str] | None:
     """Return the namespace and the queue of a name in the store; None for one that was cut."""
     if "--z" in name:

@@ -24,6 +24,7 @@ from pydantic.config import JsonDict
 from pydantic_core import PydanticCustomError
 
 from queue_core.admission import Rate, TagLimits
+from queue_core.config.celery_names import namespace_prefix
 from queue_core.config.listen import (
     DEFAULT_LISTEN,
     Grpc,
@@ -65,6 +66,7 @@ from queue_core.limits import (
     MAX_QUEUE_NAME_CHARACTERS,
     MAX_RATE_PER_SECOND,
     MAX_STORAGE_BYTES,
+    MAX_TOKEN_QUEUES,
     MIN_RATE_PER_SECOND,
     NAME_RETENTION_SECONDS,
 )
@@ -107,7 +109,7 @@ Emails = Annotated[tuple[Annotated[str, BeforeValidator(_email)], ...], Field(ma
 
 
 class AclSettings(SettingsModel):
-    """Permissions in the APIs that identify callers by email; both empty: any caller with a token."""
+    """Permissions by the email of a caller's token, at every API; both empty: any caller with a token."""
 
     users: Emails = Field(default=(), description="Callers that may list, get, lease, delete and update tasks.")
     writers: Emails = Field(default=(), description="Callers that may insert tasks.")
@@ -216,7 +218,7 @@ class QueueSettings(LimitSettings):
         description="Limit on lease calls through App Engine's and Cloud Tasks' APIs; App Engine has 10.",
     )
     acl: AclSettings = Field(
-        default=AclSettings(), description="Permissions in the APIs that identify callers by email."
+        default=AclSettings(), description="Permissions by the email of a caller's token, at every API."
     )
     history: Annotated[HistorySettings, BeforeValidator(_history)] = Field(
         default=HistorySettings(),
@@ -274,6 +276,20 @@ class QueueSettings(LimitSettings):
         )
 
 
+def _queue_pattern(value: object) -> object:
+    """Read NAMESPACE/QUEUE as the name in the store, and refuse what names no queue."""
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r}: write a queue's name, with * for any text")  # noqa: TRY004
+    namespace, slash, queue = value.partition("/")
+    pattern = namespace_prefix(namespace) + queue if slash and namespace else value
+    if re.fullmatch(r"[a-zA-Z0-9*-]{1,100}", pattern) is None:
+        raise ValueError(f"{value[:60]!a}: write letters, digits, hyphens and *, or NAMESPACE/QUEUE")
+    return re.sub(r"\*+", "*", pattern)
+
+
+QueuePattern = Annotated[str, BeforeValidator(_queue_pattern)]
+
+
 class TokenSettings(SettingsModel):
     """A bearer token that the server accepts, and its role. The token itself is never in the file."""
 
@@ -286,6 +302,11 @@ class TokenSettings(SettingsModel):
         pattern=r"^[^@\s]+@[^@\s]+$",
         examples=["worker@example.com"],
         description="The bearer's email, for queues that have an acl.",
+    )
+    queues: Annotated[tuple[QueuePattern, ...], Field(min_length=1, max_length=MAX_TOKEN_QUEUES)] | None = Field(
+        default=None,
+        examples=[["mail-*", "shop/*"]],
+        description="The queues that it is for: names, with * for any text, or NAMESPACE/QUEUE; left out: all queues.",
     )
     token_file: str | None = Field(default=None, min_length=1, description="A file that holds the token.")
     token_env: str | None = Field(

@@ -257,14 +257,14 @@ class Console:
                 call = await self._call(request, viewer)
             except ApiProblemError as error:
                 return self._problem(request, error.status, error.detail)
-            self._shared.know_role(viewer.token, call.role)
+            self._shared.know_rights(viewer.token, call.rights)
             of_page = {"root": _root(request), "page": page, "is_part": True}
 
             async def render() -> str:
                 fresh = call.at(self._now()).through(self._shared)
                 return await rendered_in_slices(page.template, {**of_page, "call": fresh, **await page.load(fresh)})
 
-            key = (call.role, _root(request), request.url.path, request.url.query)
+            key = (call.rights, _root(request), request.url.path, request.url.query)
             seat = self._live.take_seat(key, render, viewer=viewer.token, is_admin=call.role == "admin")
             if seat is None:
                 return self._problem(request, 503, "As many people look as this console serves at a time.")

@@ -3,7 +3,10 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from queue_core.console.api import ApiProblemError, ConsoleApi, Query
+from pydantic_core import to_json
+
+from queue_core.console.api import ApiProblemError, ApiReply, ConsoleApi, Query
+from queue_core.console.masks import masked_reply
 from queue_core.console.shared import PageMemory
 from queue_core.http_api.values import Json
 
@@ -36,6 +39,7 @@ class PageCall:
         now_seconds: of the wall clock.
         writes: whether this console may change anything.
         role: the viewer's, as the API says; "" until it was asked.
+        rights: equal for viewers who see the same: role, email (acls name it) and the scope of the token.
         paths: those that the API has.
         memory: what pages keep between two looks.
         payloads: which payloads are shown.
@@ -49,6 +53,7 @@ class PageCall:
     now_seconds: float
     writes: bool = False
     role: str = ""
+    rights: str = ""
     paths: frozenset[str] = frozenset()
     memory: PageMemory = field(default_factory=lambda: PageMemory(lambda: 0.0), repr=False)
     payloads: PayloadRules = PayloadRules()
@@ -95,21 +100,26 @@ class PageCall:
     async def introduced(self) -> "PageCall":
         """Ask the API who the viewer is, and what it has. Raises `ApiProblemError`."""
         me = await self.get("/v1/me")
-        return replace(self, role=str(me["role"]))
+        email = me.get("email") if me.get("by_email", True) else None
+        rights = to_json([me["role"], email, me.get("queues")]).decode()
+        return replace(self, role=str(me["role"]), rights=rights)
 
     async def get(self, path: str, *, query: Query = ()) -> Json:
         """Read. Raises `ApiProblemError`."""
         reply = await self.api.call("GET", path, query=query, token=self.viewer.token)
+        return self._shown(reply)
+
+    def _shown(self, reply: ApiReply) -> Json:
+        """Return a reply with its texts masked for all but administrators. Raises `ApiProblemError`."""
         if not reply.is_done:
             raise ApiProblemError(reply)
-        return reply.body
+        redact = self.payloads.redact
+        return reply.body if not redact or self.role == "admin" else masked_reply(reply.body, redact)
 
     async def post(self, path: str, body: Json | None = None) -> Json:
         """Make a call with a body. Raises `ApiProblemError`."""
         reply = await self.api.call("POST", path, body or {}, token=self.viewer.token)
-        if not reply.is_done:
-            raise ApiProblemError(reply)
-        return reply.body
+        return self._shown(reply)
 
 
 def whole_task(task: Json) -> Json:

@@ -35,17 +35,17 @@ def fresh_seconds(cost_seconds: float) -> float:
 
 
 class SharedApi:
-    """An API whose replies to reading calls are shared by callers of one role. Lives in the server's loop."""
+    """An API whose replies to reading calls are shared by callers of the same rights. Lives in the server's loop."""
 
     def __init__(self, api: ConsoleApi, monotonic: Callable[[], float]) -> None:
         self._api = api
         self._monotonic = monotonic
-        self._roles: dict[str | None, str] = {}
+        self._rights: dict[str | None, str] = {}
         self._replies: OrderedDict[Hashable, _SharedReply] = OrderedDict()
 
-    def know_role(self, token: str | None, role: str) -> None:
-        """Say which role a token has: tokens of one role see the same."""
-        self._roles[token] = role
+    def know_rights(self, token: str | None, rights: str) -> None:
+        """Say which rights a token has: tokens of the same rights see the same."""
+        self._rights[token] = rights
 
     def forget(self) -> None:
         """Share no reply of before: something was changed."""
@@ -58,7 +58,7 @@ class SharedApi:
         if method != "GET" and not path.endswith(_READING):
             self.forget()
             return await self._api.call(method, path, body, query=query, token=token)
-        caller = self._roles.get(token) or ("token", token)
+        caller = self._rights.get(token) or ("token", token)
         key = (caller, method, path, tuple(query), None if body is None else to_json(body))
         now = self._monotonic()
         known = self._replies.get(key)

@@ -15,13 +15,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from queue_core.events import QueueEvent
 from queue_core.server import appengine, events, schemas
-from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, check_role
+from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
-from queue_core.server.event_stream import RecentEvents, event_json
+from queue_core.server.event_stream import event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
@@ -34,7 +35,7 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
-from queue_core.server.handlers import EndpointCall
+from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
@@ -188,6 +189,8 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
     else:
         caller = core.authorizer.caller(headers)
         check_role(caller, endpoint.permission)
+        if (queue := request.path_params.get("queue")) is not None:
+            await core.check_queue(caller, queue, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
     if endpoint.takes is not None:
         check_json(headers)
@@ -215,37 +218,43 @@ async def route_error(request: HttpRequest, error: Exception) -> Response:
 
 
 def _follow(core: ServerState, call: EndpointCall, *, last_event_id: str) -> Response:
-    caller = call.caller or ANONYMOUS_ADMIN
     after = core.ring.resumed(last_event_id, default=call.number("after", core.ring.total))
+    caller = call.principal
 
     async def stream() -> AsyncIterator[bytes]:
         yield b": towline\n\n"
         async for recent in core.ring.follow(after=after, is_over=lambda: not core.authorizer.is_current(caller)):
-            yield b":\n\n" if recent is None else _sse(recent)
+            if recent is None:
+                yield b":\n\n"
+            elif shown := _sse(await visible_events(core, caller, recent.events)):
+                yield shown
 
     return OpenStream(stream(), core.ring.places, caller)
 
 
-def _sse(recent: RecentEvents) -> bytes:
+def _sse(recent: Sequence[tuple[int, QueueEvent]]) -> bytes:
     return b"".join(
         b"id: %d\nevent: %s\ndata: %s\n\n" % (number, event.event.encode(), to_json(event_json(event)))
-        for number, event in recent.events
+        for number, event in recent
     )
 
 
 def _metrics(core: ServerState, extensions: Extensions) -> View:
-    collector = QueueMetrics(
-        lambda: core.service.read(read_all_stats),
-        lambda: len(core.waiting),
-        lambda: core.ring.lost_total,
-        core.clock_watch.steps,
-        lambda: core.snapshots.held,
-    )
+    def collector(caller: Principal) -> QueueMetrics:
+        return QueueMetrics(
+            lambda: core.service.read(lambda work: read_all_stats(work, core.access, caller)),
+            lambda: len(core.waiting),
+            lambda: core.ring.lost_total,
+            core.clock_watch.steps,
+            lambda: core.snapshots.held,
+        )
 
     async def view(request: HttpRequest) -> Response:
         try:
-            core.authorizer.check(request.headers.raw, "stats")
-            text = await core.in_thread(lambda: exposition(collector, *extensions.collectors))
+            caller = core.authorizer.caller(request.headers.raw)
+            check_role(caller, "stats")
+            others = await asyncio.to_thread(extensions.collectors_for, caller)
+            text = await core.in_thread(lambda: exposition(collector(caller), *others))
         except Exception as error:  # noqa: BLE001 - the top of a request
             return _response(reply_of(error))
         return Response(text, media_type=MEDIA_TYPE)

@@ -1,4 +1,4 @@
-"""Bearer tokens with roles, the acls of queues, and a guard against web pages that make a browser call this machine."""
+"""Bearer tokens with roles and scopes, and a guard against web pages that make a browser call this machine."""
 
 import secrets
 from collections import OrderedDict
@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from hashlib import sha256
 from hmac import compare_digest
 from types import MappingProxyType
-from typing import Literal
+from typing import Final
 from urllib.parse import urlsplit
 
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.process.loopback import is_loopback
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.problems import Problem, given_twice, refusal
-from queue_core.task import QueueSpec
 
 Headers = Sequence[tuple[bytes, bytes]]
 
@@ -51,6 +50,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "resume": OPERATE,
         "redrive": OPERATE,
         "set-queue": ADMINISTER,
+        "declare-queue": WORK,
         "workers": ADMINISTER,
         "lead": ADMINISTER,
         "register": ADMINISTER,
@@ -77,16 +77,26 @@ scale, drain, reload; and to end a worker."""
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The caller, as its token names it. Where the server has no tokens, every caller is an admin without a name."""
+    """The caller, as its token names it. Where the server has no tokens, every caller is an admin without a name.
+
+    `queues`: patterns of the queues that its token is for; None: all. See `access`.
+    """
 
     role: Role
     email: str | None = None
+    queues: tuple[str, ...] | None = None
 
 
+MAX_RECENT = 100
+"""Headers whose callers are remembered, so that a call on a connection that goes on does not hash its token again."""
 MAX_GRANTED = 1_000
 """People whose tokens are kept that were admitted otherwise, at most."""
 
 ANONYMOUS_ADMIN = Principal(Role.ADMIN)
+
+
+OF_ALL_QUEUES: Final = frozenset({"workers", "lead", "register", "backup", "declare-schedules", "add-ticks", "vacuum"})
+"""Verbs that concern the whole store: a token for some queues is refused."""
 
 
 def described(caller: Principal) -> str:
@@ -106,6 +116,8 @@ class Authorizer:
         self._checks_host = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._accepted_hosts: dict[bytes, None] = {}
+        self._recent: dict[bytes, Principal] = {}
+        self._recent_of: tuple[tuple[bytes, Principal], ...] = self._tokens
         self._granted: OrderedDict[Principal, tuple[bytes, str]] = OrderedDict()
 
     def renew(self, tokens: Sequence[AccessToken]) -> None:
@@ -116,7 +128,7 @@ class Authorizer:
         known = dict(self._tokens)
         renewed = []
         for token in tokens:
-            digest, caller = sha256(token.secret.encode()).digest(), Principal(token.role, token.email)
+            digest, caller = sha256(token.secret.encode()).digest(), Principal(token.role, token.email, token.queues)
             before = known.get(digest)
             renewed.append((digest, before if before == caller and before is not None else caller))
         self.tokens, self._tokens = tuple(tokens), tuple(renewed)
@@ -149,6 +161,24 @@ class Authorizer:
             return self.caller(headers)
         except (Problem, UnauthenticatedError):
             return None
+    @property
+    def has_tokens(self) -> bool:
+        """Return whether callers are told apart; otherwise each may do everything."""
+        return bool(self._tokens)
+
+    def admitted(self, headers: Headers) -> Principal:
+        """Return the caller of a request that `check` admitted. Raises `UnauthenticatedError`."""
+        if not self._tokens:
+            return ANONYMOUS_ADMIN
+        value = next((value for name, value in headers if name == b"authorization"), b"")
+        if self._recent_of is not self._tokens:
+            self._recent, self._recent_of = {}, self._tokens
+        found = self._recent.get(value)
+        if found is None:
+            found = self._bearer(value)
+            if len(self._recent) < MAX_RECENT and found not in self._granted:
+                self._recent[value] = found
+        return found
 
     def grant(self, caller: Principal) -> str:
         """Return a token of this process for somebody who was admitted otherwise; the same for the same person."""
@@ -236,6 +266,8 @@ def check_role(caller: Principal, verb: str) -> None:
         raise PermissionDeniedError(
             f"{verb} needs a token of one of these roles: {roles}; this one is of role {str(caller.role.name).lower()}"
         )
+    if caller.queues is not None and verb in OF_ALL_QUEUES:
+        raise PermissionDeniedError(f"{verb} needs a token for all queues; this one is for {', '.join(caller.queues)}")
 
 
 def _hostname(host: bytes) -> str | None:
@@ -243,43 +275,3 @@ def _hostname(host: bytes) -> str | None:
         return urlsplit("//" + host.decode("ascii")).hostname
     except (ValueError, UnicodeDecodeError):
         return None
-
-
-Access = Literal["look", "list", "get", "lease", "delete", "update", "insert"]
-"""The kinds of access that an acl grants. All others (creating queues, purging) are for admins, by `check_role`."""
-
-VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
-    {
-        "look": "stats",
-        "list": "peek",
-        "get": "peek",
-        "lease": "lease",
-        "delete": "delete",
-        "update": "renew",
-        "insert": "add",
-    }
-)
-"""The verb of `REQUIRED_ROLES` whose roles allow an access."""
-
-
-def check_access(caller: Principal, spec: QueueSpec, access: Access) -> None:
-    """Raise `PermissionDeniedError` unless the caller's role and the queue's acl both allow it."""
-    check_role(caller, VERB_OF_ACCESS[access])
-    if not is_listed(caller, spec, access):
-        whose = "a token without an email" if caller.email is None else caller.email
-        needed = {"insert": "writer_email", "look": "user_email or writer_email"}.get(access, "user_email")
-        raise PermissionDeniedError(f"queue {spec.name} has an acl: {access} needs a {needed}, and {whose} is none")
-
-
-def is_listed(caller: Principal, spec: QueueSpec, access: Access) -> bool:
-    """Return whether the queue's acl, if it has one, allows the caller this access."""
-    if caller.role & Role.ADMIN or not (spec.user_emails or spec.writer_emails):
-        return True
-    if caller.email is None:
-        return False
-    listed: tuple[str, ...] = ()
-    if access != "insert":
-        listed += spec.user_emails
-    if access in ("insert", "look"):
-        listed += spec.writer_emails
-    return caller.email.casefold() in {email.casefold() for email in listed}

@@ -145,7 +145,7 @@ ENDPOINTS = (
     _regular("GET", "/v1/me", "Return the role and the email of the caller's token.", "stats", handlers.me),
     _regular("GET", _QUEUE, "Return a queue's settings.", "queues", handlers.show_queue),
     _regular(
-        "PUT", _QUEUE, "Create a queue, or change its settings.", "set-queue", handlers.set_queue, schemas.QueueBody
+        "PUT", _QUEUE, "Create a queue, or change its settings.", "declare-queue", handlers.set_queue, schemas.QueueBody
     ),
     _regular("DELETE", _QUEUE, "Delete a queue and its tasks.", "set-queue", handlers.delete_queue),
     _regular(

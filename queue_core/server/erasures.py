@@ -6,6 +6,7 @@ small query, however many queues there are.
 
 import contextlib
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from queue_core.errors import StoreError, StoreUnavailableError
@@ -24,7 +25,11 @@ log = get_logger()
 class QueueErasures:
     """Checks in a thread of its own, if the store can be emptied. Any thread may call it."""
 
-    def __init__(self, service: QueueService, options: ServeOptions) -> None:
+    def __init__(
+        self, service: QueueService, options: ServeOptions, *, emptied: Callable[[], None] = lambda: None
+    ) -> None:
+        """`emptied`: called when the store was emptied."""
+        self._emptied = emptied
         self._service = service
         self._store = service.store if isinstance(service.store, Erasable) else None
         self._queues = options.queues
@@ -61,6 +66,7 @@ class QueueErasures:
                 log.error(
                     events.STORE_ERASED, store=self._store.url, lost="all queues and tasks", cure="restore a copy"
                 )
+                self._emptied()
             if self._problem:
                 try:
                     self._recreate_queues(self._store)

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from queue_core.http_api.values import Json
 from queue_core.process.places import Places
+from queue_core.server.access import check_whole_store
 from queue_core.server.auth import Authorizer, Principal, check_role
 from queue_core.server.bodies.value_count import MAX_VALUES
 from queue_core.server.endpoints import Endpoint, Parameter
@@ -85,8 +86,44 @@ class ExtensionRoute(Protocol):
     def endpoint(self) -> Endpoint:
         """The endpoint in the OpenAPI document."""
 
-    def starlette_routes(self, authorizer: Authorizer, followers: Followers) -> list[Route]:
+    def starlette_routes(self, authorizer: Authorizer, followers: Followers, rights: "Rights") -> list[Route]:
         """Return its paths as Starlette routes."""
+
+
+class Rights(Protocol):
+    """The rights of a caller beyond its role: what it may see and do. Its methods are called in threads."""
+
+    def is_unbounded(self, caller: Principal) -> bool:
+        """Return whether the caller may see everything. At hand: it never waits."""
+
+    def check(self, caller: Principal, endpoint: Endpoint, names: Mapping[str, str]) -> None:
+        """Raise `PermissionDeniedError` for what the caller may not call with these names in the path."""
+
+    def shown(self, caller: Principal, endpoint: Endpoint, answer: BaseModel) -> BaseModel:
+        """Return what the caller may see of an answer."""
+
+    def collector(self, caller: Principal, collector: Collector) -> Collector:
+        """Return what the caller may see of the metrics."""
+
+
+class WholeRights:
+    """The rights of routes that know no queues: for tokens of all queues only."""
+
+    def is_unbounded(self, caller: Principal) -> bool:
+        """See `Rights.is_unbounded`."""
+        return caller.queues is None
+
+    def check(self, caller: Principal, endpoint: Endpoint, names: Mapping[str, str]) -> None:  # noqa: ARG002
+        """See `Rights.check`."""
+        check_whole_store(caller, endpoint.name)
+
+    def shown(self, caller: Principal, endpoint: Endpoint, answer: BaseModel) -> BaseModel:  # noqa: ARG002
+        """See `Rights.shown`."""
+        return answer
+
+    def collector(self, caller: Principal, collector: Collector) -> Collector:  # noqa: ARG002
+        """See `Rights.collector`."""
+        return collector
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +152,7 @@ class ReadOnlyRoute:
         answers = response(self.answers)
         return Endpoint("GET", self.path, self.summary, self.permission, None, None, answers, operation=self.name)
 
-    def starlette_routes(self, authorizer: Authorizer, _followers: Followers) -> list[Route]:
+    def starlette_routes(self, authorizer: Authorizer, _followers: Followers, rights: Rights) -> list[Route]:
         """See `ExtensionRoute.starlette_routes`."""
 
         async def view(request: Request) -> Response:
@@ -123,7 +160,10 @@ class ReadOnlyRoute:
                 if self.permission is None:
                     authorizer.check_host_and_origin(request.headers.raw)
                 else:
-                    authorizer.check(request.headers.raw, self.permission)
+                    caller = authorizer.caller(request.headers.raw)
+                    check_role(caller, self.permission)
+                    if not rights.is_unbounded(caller):
+                        await asyncio.to_thread(rights.check, caller, self.endpoint, _names_in(request))
                 return response_of(Reply(200, self.read(_names_in(request)).model_dump_json().encode()))
             except Exception as error:  # noqa: BLE001 - the top of a request
                 return response_of(reply_of(error))
@@ -215,13 +255,13 @@ class CallRoute(Generic[Q, B]):
             operation=self.name,
         )
 
-    def starlette_routes(self, authorizer: Authorizer, followers: Followers) -> list[Route]:
+    def starlette_routes(self, authorizer: Authorizer, followers: Followers, rights: Rights) -> list[Route]:
         """See `ExtensionRoute.starlette_routes`."""
 
         async def view(request: Request) -> Response:
             try:
-                call = await self._read(authorizer, request)
-                answer = await followers.in_thread(lambda: self.call(call))
+                call = await self._read(authorizer, request, rights)
+                answer = await followers.in_thread(lambda: self._answer(call, rights))
                 if isinstance(answer, EventStream):
                     return stream_response(answer, followers, authorizer, call.caller)
                 return response_of(Reply(200, answer.model_dump_json().encode()))
@@ -231,10 +271,18 @@ class CallRoute(Generic[Q, B]):
         whole = self.path.replace("{worker}", "{worker:path}")  # a worker's name may contain a "/"
         return [Route(whole, view, methods=[self.method])]
 
-    async def _read(self, authorizer: Authorizer, request: Request) -> RouteCall[Q, B]:
+    def _answer(self, call: RouteCall[Q, B], rights: Rights) -> Answer:
+        if rights.is_unbounded(call.caller):
+            return self.call(call)
+        answer = self.call(call)
+        return answer if isinstance(answer, EventStream) else rights.shown(call.caller, self.endpoint, answer)
+
+    async def _read(self, authorizer: Authorizer, request: Request, rights: Rights) -> RouteCall[Q, B]:
         headers = request.headers.raw
         caller = authorizer.caller(headers)
         check_role(caller, self.permission)
+        if not rights.is_unbounded(caller):
+            await asyncio.to_thread(rights.check, caller, self.endpoint, _names_in(request))
         body = b"{}"
         if self.method != "GET":
             check_json(headers)
@@ -304,10 +352,17 @@ class Extensions:
     routes: tuple[ExtensionRoute, ...] = ()
     collectors: tuple[Collector, ...] = ()
     followers: Followers = field(default_factory=Followers)
+    rights: Rights = field(default_factory=WholeRights)
+
+    def collectors_for(self, caller: Principal) -> Sequence[Collector]:
+        """Return the collectors with what the caller may see. Called in a thread."""
+        if self.rights.is_unbounded(caller):
+            return self.collectors
+        return [self.rights.collector(caller, one) for one in self.collectors]
 
     def starlette_routes(self, authorizer: Authorizer) -> list[Route]:
         """Return all paths as Starlette routes."""
-        return [one for route in self.routes for one in route.starlette_routes(authorizer, self.followers)]
+        return [one for route in self.routes for one in route.starlette_routes(authorizer, self.followers, self.rights)]
 
     def stop(self) -> None:
         """End what goes on for ever; called in the server's loop before it waits for the requests under way."""

@@ -20,13 +20,15 @@ from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import events, schemas
-from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.access import QueueAccess, check_scope
+from queue_core.server.auth import Authorizer, Headers, Principal
 from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.bodies.pieces import has_short_parts, pieces_of
 from queue_core.server.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases import reports
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
+from queue_core.server.leases.seals import NO_TOKENS, LeaseSeals, OpenedTokens
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import MEDIA_TYPE, Problem, body_too_large, invalid, problem_of, refusal
 from queue_core.server.schemas import response
@@ -143,13 +145,21 @@ class FastVerbs:
     VERBS = frozenset({"add", "lease", "exchange", "renew", "delete"})
 
     def __init__(
-        self, authorizer: Authorizer, committer: Committer, waiting: WaitingLeases, body_limit: BodyLimit
+        self,
+        authorizer: Authorizer,
+        committer: Committer,
+        waiting: WaitingLeases,
+        body_limit: BodyLimit,
+        access: QueueAccess,
+        seals: LeaseSeals,
     ) -> None:
         self._authorizer = authorizer
+        self._access = access
+        self._seals = seals
         self._committer = committer
         self._waiting = waiting
         self._body_limit = body_limit
-        self._readers: dict[str, Callable[[FastRequest], Callable[[], LeaseCall | None]]] = {
+        self._readers: dict[str, Callable[[FastRequest, Principal], Callable[[], LeaseCall | None]]] = {
             "add": self._add,
             "lease": self._lease,
             "exchange": self._exchange,
@@ -180,16 +190,18 @@ class FastVerbs:
     def start(self, request: FastRequest) -> LeaseCall | None:
         """See `FastEndpoint.start`."""
         try:
+            caller = self._authorizer.admitted(request.headers)
+            check_scope(caller, request.queue)
             if len(request.body) > LONG_BODY_BYTES:
                 self._check_size(request.verb, len(request.body))  # it may have come in chunks
-                self._start_long(request)
+                self._start_long(request, caller)
                 return None
-            return self._readers[request.verb](request)()
+            return self._readers[request.verb](request, caller)()
         except Exception as error:  # noqa: BLE001 - the top of a request
             request.reply(reply_of(error))
             return None
 
-    def _start_long(self, request: FastRequest) -> None:
+    def _start_long(self, request: FastRequest, caller: Principal) -> None:
         """Read a long body in a thread, where the loop does not stand still for it, then begin."""
 
         def begin(read: "asyncio.Future[Callable[[], LeaseCall | None]]") -> None:
@@ -205,7 +217,7 @@ class FastVerbs:
         def reader(request: FastRequest) -> Callable[[], LeaseCall | None]:
             if not has_short_parts(request.body, most=most_bytes):
                 raise TaskTooLargeError(f"a value of the body has more than {most_bytes} bytes, which no payload has")
-            return self._readers[request.verb](request)
+            return self._readers[request.verb](request, caller)
 
         asyncio.get_running_loop().run_in_executor(None, reader, request).add_done_callback(begin)
 
@@ -217,11 +229,13 @@ class FastVerbs:
         """Cancel a call whose caller has hung up."""
         call.cancel()
 
-    def _add(self, request: FastRequest) -> Callable[[], None]:
+    def _add(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
         queue = request.queue
         tasks = read_tasks(request.body)
+        check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
+            check(work)
             return work.add(queue, tasks, call=call)
 
         def done(outcome: object) -> None:
@@ -233,17 +247,30 @@ class FastVerbs:
         operation = idempotent_operation(request.call, add)
         return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit="verb")
 
-    def _lease(self, request: FastRequest) -> Callable[[], LeaseCall]:
+    def _lease(self, request: FastRequest, caller: Principal) -> Callable[[], LeaseCall]:
         params = parse_body(schemas.LeaseBody, request.body)
-        return lambda: self._begin(request, params, ())
+        return lambda: self._begin(request, caller, params, ())
 
-    def _exchange(self, request: FastRequest) -> Callable[[], LeaseCall]:
+    def _exchange(self, request: FastRequest, caller: Principal) -> Callable[[], LeaseCall]:
         params = parse_body(schemas.ExchangeRequest, request.body)
         deletions = [deletion.value() for deletion in params.deletions]
-        return lambda: self._begin(request, params, deletions)
+        return lambda: self._begin(request, caller, params, deletions)
 
-    def _begin(self, request: FastRequest, params: schemas.LeaseBody, deletions: Sequence[Deletion]) -> LeaseCall:
+    def _opened(self, deletions: Sequence[Deletion], caller: Principal) -> tuple[Sequence[Deletion], OpenedTokens]:
+        """Return deletions with the store's tokens. Raises `InvalidTokenError`."""
+        if not deletions:
+            return deletions, NO_TOKENS
+        tokens = self._seals.opened([deletion.token for deletion in deletions], caller)
+        pairs = zip(tokens.plain, deletions, strict=True)
+        return [Deletion(token, deletion.then) for token, deletion in pairs], tokens
+
+    def _begin(
+        self, request: FastRequest, caller: Principal, params: schemas.LeaseBody, deletions: Sequence[Deletion]
+    ) -> LeaseCall:
         check_wait_seconds(params.wait_seconds)
+        deletions, tokens = self._opened(deletions, caller)
+        adds = [task for then in handed_over(deletions) for task in then]
+        check = self._access.checker(caller, request.queue, "lease", adds=adds)
         if params.wait_seconds and self._waiting.is_full:
             raise refusal(
                 503,
@@ -256,9 +283,10 @@ class FastVerbs:
             if not isinstance(outcome, LeaseAnswer):
                 request.reply(reply_of(outcome))
                 return
-            leases = [schemas.lease_out(lease) for lease in outcome.granted.leases]
+            seal = self._seals.seal
+            leases = [schemas.lease_out(lease, seal(lease.token)) for lease in outcome.granted.leases]
             if request.verb == "exchange":
-                body = exchanged_json({"leases": leases, "lost": outcome.lost})
+                body = exchanged_json({"leases": leases, "lost": tuple(map(tokens.shown, outcome.lost))})
             else:
                 body = leases_json({"leases": leases})
             request.reply(Reply(200, body))
@@ -277,30 +305,38 @@ class FastVerbs:
             size_bytes=len(request.body),
             client_call=request.call,
             room=REPLY_ALLOWANCE,
+            check=check,
         )
         self._waiting.start(call)
         return call
 
-    def _renew(self, request: FastRequest) -> Callable[[], None]:
-        renewals = parse_body(reports.RenewRequest, request.body).values()
+    def _renew(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
+        check = self._access.checker(caller, request.queue, "update")
+        given = parse_body(reports.RenewRequest, request.body).values()
+        tokens = self._seals.opened([renewal.token for renewal in given], caller)
+        renewals = [replace(renewal, token=token) for renewal, token in zip(given, tokens.plain, strict=True)]
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, list):
                 request.reply(reply_of(outcome))
             elif None in outcome:
-                lost = [renewal.token for renewal, one in zip(renewals, outcome, strict=True) if one is None]
+                lost = [renewal.token for renewal, one in zip(given, outcome, strict=True) if one is None]
                 request.reply(reply_of(lease_lost("renew", lost)))
             else:
-                request.reply(Reply(200, renewed_json({"renewed": outcome})))
+                shown = [replace(one, token=tokens.shown(one.token)) for one in outcome]
+                request.reply(Reply(200, renewed_json({"renewed": shown})))
 
         def renew(work: UnitOfWork, call: ClientCall | None) -> list[Renewed | None]:
+            check(work)
             return work.renew(request.queue, renewals, call=call)
 
         return partial(self._committer.submit, idempotent_operation(request.call, renew), done)
 
-    def _delete(self, request: FastRequest) -> Callable[[], None]:
-        params = parse_body(schemas.DeleteRequest, request.body)
-        deletions = params.values()
+    def _delete(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
+        given = parse_body(schemas.DeleteRequest, request.body).values()
+        deletions, tokens = self._opened(given, caller)
+        adds = [task for then in handed_over(deletions) for task in then]
+        check = self._access.checker(caller, request.queue, "delete", adds=adds)
 
         def done(outcome: object) -> None:
             if not isinstance(outcome, tuple):
@@ -308,11 +344,12 @@ class FastVerbs:
                 return
             added: list[Added] = outcome[0]
             if outcome[1]:
-                request.reply(reply_of(lease_lost("delete", outcome[1])))
+                request.reply(reply_of(lease_lost("delete", list(map(tokens.shown, outcome[1])))))
             else:
                 request.reply(Reply(200, added_json({"added": list(added)})))
 
         def delete(work: UnitOfWork, call: ClientCall | None) -> tuple[list[Added], list[str]]:
+            check(work)
             return work.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"

@@ -11,11 +11,13 @@ from typing_extensions import TypedDict
 from queue_core import limits
 from queue_core.api import Observation
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
+from queue_core.events import QueueEvent
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
+from queue_core.server.access import check_whole_store, is_in_scope
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.event_stream import event_json
@@ -36,6 +38,7 @@ log = get_logger()
 
 B = TypeVar("B", bound=schemas.RequestBody)
 
+NOBODY = Principal(Role(0), queues=())
 _STRONGEST_FIRST = (Role.ADMIN, Role.OPERATOR, Role.WORKER, Role.PRODUCER, Role.VIEWER)
 MAX_LISTED_WORKERS = 10_000
 """Workers in one answer."""
@@ -55,6 +58,11 @@ class EndpointCall:
     def queue(self) -> str:
         """The queue in the path."""
         return self.path["queue"]
+
+    @property
+    def principal(self) -> Principal:
+        """The caller; of endpoints without a permission it is nobody with rights."""
+        return self.caller if self.caller is not None else NOBODY
 
     @property
     def who(self) -> str:
@@ -98,7 +106,8 @@ def log_change(call: EndpointCall, action: str, **facts: object) -> None:
 
 async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
     params = call.read(reports.ReleaseRequest)
-    releases = params.values()
+    tokens = core.seals.opened(params.tokens, call.principal)
+    releases = [replace(one, token=token) for one, token in zip(params.values(), tokens.plain, strict=True)]
 
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return work.release(call.queue, releases, call=client_call)
@@ -163,8 +172,8 @@ async def _in_chunks(core: ServerState, operation: Operation[int]) -> schemas.Co
     return {"count": total}
 
 
-async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:  # noqa: ARG001 - a handler
-    return {"queues": list(await core.read(lambda work: work.transaction.queues()))}
+async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:
+    return {"queues": core.access.visible(call.principal, await core.read(lambda work: work.transaction.queues()))}
 
 
 async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
@@ -173,17 +182,25 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
 
 async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
-    created = await core.committer.run(lambda work: work.put_queue(spec))
+    if call.principal.role & Role.ADMIN:
+        created = await core.committer.run(lambda work: work.put_queue(spec))
+    else:
+        created = await core.committer.run(lambda work: work.declare_queue(spec))
+        if not created:
+            return {"created": False}
+    core.access.forget(call.queue)
     core.body_limit.learn_one(spec)
     log_change(call, "create" if created else "set")
     return {"created": created}
 
 
-async def show_storage(core: ServerState, call: EndpointCall) -> Storage:  # noqa: ARG001 - a handler
+async def show_storage(core: ServerState, call: EndpointCall) -> Storage:
+    check_whole_store(call.principal, "the size of the store")
     return await core.read(lambda work: work.transaction.storage())
 
 
 async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
+    check_whole_store(call.principal, "the limit of the store")
     limit_bytes = call.read(schemas.StorageLimit).limit_bytes
     await core.committer.run(lambda work: work.set_storage_limit(limit_bytes))
     log_change(call, "limit storage", limit_bytes=limit_bytes)
@@ -194,6 +211,7 @@ async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
     count = await core.committer.run(
         lambda work: work.transaction.delete_queue(call.queue), size_bytes=MANY_TASKS_BYTES
     )
+    core.access.forget(call.queue)
     core.waiting.retry_queue(call.queue)
     log_change(call, "delete queue", tasks=count)
     return {"count": count}
@@ -214,8 +232,8 @@ class EveryStats(TypedDict):
     as_of: int
 
 
-async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:  # noqa: ARG001 - a handler
-    now, found = await core.read(read_all_stats)
+async def all_stats(core: ServerState, call: EndpointCall) -> EveryStats:
+    now, found = await core.read(lambda work: read_all_stats(work, core.access, call.principal))
     return {"queues": list(found), "as_of": now}
 
 
@@ -224,12 +242,27 @@ class Caller(TypedDict):
 
     role: Annotated[str, Field(description="The role that allows most, of those of the token.")]
     email: Annotated[str | None, Field(description="The owner of the token; null: it names none.")]
+    queues: Annotated[list[str] | None, Field(description="Patterns of the queues that it is for; null: all.")]
+    by_email: Annotated[bool, Field(description="Whether its email decides what it may see: a queue has an acl.")]
 
 
-async def me(core: ServerState, call: EndpointCall) -> Caller:  # noqa: ARG001 - a handler
+async def me(core: ServerState, call: EndpointCall) -> Caller:
     caller = call.caller or ANONYMOUS_ADMIN
+    by_email = False
+    if not caller.role & Role.ADMIN:
+        specs = await core.read(lambda work: work.transaction.queues())
+        by_email = any(spec.user_emails or spec.writer_emails for spec in specs)
     strongest = next(role for role in _STRONGEST_FIRST if role & caller.role)
-    return {"role": str(strongest.name).lower(), "email": caller.email}
+    return {
+        "role": str(strongest.name).lower(),
+        "email": caller.email,
+        "queues": _listed(caller.queues),
+        "by_email": by_email,
+    }
+
+
+def _listed(patterns: Sequence[str] | None) -> list[str] | None:
+    return None if patterns is None else list(patterns)
 
 
 async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:
@@ -276,7 +309,13 @@ async def observe(core: ServerState, call: EndpointCall) -> Observation:
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
     queries = [one.value() for one in call.read(schemas.ObserveManyRequest).looks]
-    found = await core.read(lambda work: [work.observe_if_exists(query) for query in queries])
+    names = {query.queue for query in queries}
+
+    def read(work: UnitOfWork) -> list[Observation | None]:
+        core.access.check_each(work, call.principal, names, "list")
+        return [work.observe_if_exists(query) for query in queries]
+
+    found = await core.read(read)
     observations = [
         one if one is None else replace(one, heard=_present_workers(core, query.queue, query.workers))
         for one, query in zip(found, queries, strict=True)
@@ -293,11 +332,26 @@ async def recent_events(core: ServerState, call: EndpointCall) -> schemas.Events
     limit = call.number("limit", 100, least=1, most=core.options.recent_events)
     after = call.number("after", max(0, core.ring.total - limit))
     recent = core.ring.recent(after=after, limit=limit)
+    shown = await visible_events(core, call.principal, recent.events)
     return {
-        "events": [{"id": number, **event_json(event)} for number, event in recent.events],
+        "events": [{"id": number, **event_json(event)} for number, event in shown],
         "cursor": recent.cursor,
         "missed": recent.missed,
     }
+
+
+async def visible_events(
+    core: ServerState, caller: Principal, recent: Sequence[tuple[int, QueueEvent]]
+) -> Sequence[tuple[int, QueueEvent]]:
+    """Return those of the events whose queues' tasks the caller may see; those of a deleted queue are hidden."""
+    if core.access.sees_all(caller) or not recent:
+        return recent
+    if caller.role & Role.ADMIN:
+        return [one for one in recent if is_in_scope(caller, one[1].queue)]
+    specs = await core.read(lambda work: work.transaction.queues())
+    visible = {spec.name for spec in core.access.visible(caller, specs, "list")}
+    is_whole = caller.queues is None
+    return [one for one in recent if one[1].queue in visible or (is_whole and not one[1].queue)]
 
 
 # -- supervisors ----------------------------------------------------------------------------------------------------
@@ -379,7 +433,9 @@ async def wait(core: ServerState, call: EndpointCall) -> schemas.ReadyQueue:
     params = call.read(schemas.WaitRequest)
     limits.check_wait_seconds(params.wait_seconds)
     wanted = [(one.queue, one.filter()) for one in params.queues]
-    with a_long_wait(core.long_waits, call.caller or ANONYMOUS_ADMIN):
+    names = {one.queue for one in params.queues}
+    await core.read(lambda work: core.access.check_each(work, call.principal, names, "look"))
+    with a_long_wait(core.long_waits, call.principal):
         return {"queue": await wait_ready(core, wanted, seconds=params.wait_seconds)}
 
 

@@ -11,10 +11,12 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from queue_core import limits
+from queue_core.errors import PermissionDeniedError
 from queue_core.mailboxes.exchanges import Binding
 from queue_core.mailboxes.mailboxes import MAX_PRIORITY
 from queue_core.mailboxes.news import Posted
 from queue_core.server import schemas
+from queue_core.server.access import is_namespace_in_scope
 from queue_core.server.auth import ANONYMOUS_ADMIN
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.open_calls import a_long_wait
@@ -84,6 +86,10 @@ class MailboxReply(TypedDict):
 
 async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     params = call.read(MailboxRequest)
+    if not is_namespace_in_scope(call.principal, params.namespace):
+        raise PermissionDeniedError(
+            f"this token is not for all queues of the namespace {params.namespace[:100] or 'without a name'}"
+        )
     limits.check_wait_seconds(params.wait_seconds)
     for name in (params.namespace, params.queue, params.exchange, params.routing_key, *params.queues):
         limits.check_text("name", name)

@@ -7,6 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queue_core.clock import ClockSteps, Instant
+from queue_core.server.access import QueueAccess
+from queue_core.server.auth import Principal
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
@@ -33,9 +35,9 @@ MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 AllStats = tuple[Instant, Sequence[QueueStats]]
 
 
-def read_all_stats(work: UnitOfWork) -> AllStats:
-    """Return the counts of every queue at one instant."""
-    return work.now, [work.stats(spec.name, ANY) for spec in work.transaction.queues()]
+def read_all_stats(work: UnitOfWork, access: QueueAccess, caller: Principal) -> AllStats:
+    """Return the counts of every queue that the caller may see, at one instant."""
+    return work.now, [work.stats(spec.name, ANY) for spec in access.visible(caller, work.transaction.queues())]
 
 
 class QueueMetrics(Collector):

@@ -31,11 +31,15 @@ class Role(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A bearer token, its role, and its owner's email as the acls of queues name people (None: no owner)."""
+    """A bearer token, its role, and its owner's email as the acls of queues name people (None: no owner).
+
+    `queues`: patterns of the queues that it is for; None: all.
+    """
 
     role: Role
     secret: str
     email: str | None = None
+    queues: tuple[str, ...] | None = None
 
     def __repr__(self) -> str:
         return f"AccessToken({self.role.name}{f', {self.email}' if self.email else ''})"

@@ -7,15 +7,17 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from queue_core.clock import Instant
-from queue_core.errors import InvalidRequestError
+from queue_core.errors import InvalidRequestError, UnknownScheduleError
 from queue_core.periodic import verbs as schedule_verbs
 from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import CatchUp, Schedule
+from queue_core.server.access import Access
 from queue_core.server.handlers import EndpointCall, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState
+from queue_core.unit_of_work import UnitOfWork
 
 MAX_BODY_BYTES = 16 << 20
 """Bytes of a declaration of all schedules."""
@@ -61,9 +63,14 @@ class ScheduleList(TypedDict):
     schedules: list[ScheduleStatus]
 
 
-async def list_schedules(core: ServerState, call: EndpointCall) -> ScheduleList:  # noqa: ARG001 - a handler
-    now = _now(core)
-    return {"schedules": await core.read(lambda work: schedule_verbs.list_schedules(work, now=now))}
+async def list_schedules(core: ServerState, call: EndpointCall) -> ScheduleList:
+    now, caller = _now(core), call.principal
+
+    def read(work: UnitOfWork) -> list[ScheduleStatus]:
+        found = schedule_verbs.list_schedules(work, now=now)
+        return [one for one in found if core.access.may(work, caller, one.queue, "look")]
+
+    return {"schedules": await core.read(read)}
 
 
 async def declare_schedules(core: ServerState, call: EndpointCall) -> ScheduleChanges:
@@ -81,6 +88,7 @@ async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noq
 
 async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
     now = _now(core)
+    await _check(core, call, "insert")
     done = await core.committer.run(lambda work: schedule_verbs.run_schedule(work, call.path["schedule"], now=now))
     log_change(call, "run schedule")
     return done
@@ -88,6 +96,7 @@ async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
 
 async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
+    await _check(core, call, "update")
     done = await core.committer.run(lambda work: schedule_verbs.pause_schedule(work, call.path["schedule"], now=now))
     log_change(call, "pause schedule")
     return done
@@ -95,9 +104,27 @@ async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatu
 
 async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
+    await _check(core, call, "update")
     done = await core.committer.run(lambda work: schedule_verbs.resume_schedule(work, call.path["schedule"], now=now))
     log_change(call, "resume schedule")
     return done
+
+
+async def _check(core: ServerState, call: EndpointCall, access: Access) -> None:
+    """Raise `UnknownScheduleError` for a schedule that the caller may not see, `PermissionDeniedError` for an access
+    that it has not."""
+    name, caller = call.path["schedule"], call.principal
+
+    def check(work: UnitOfWork) -> None:
+        known = schedule_verbs.read_book(work).schedules
+        if name in known and not core.access.may(work, caller, known[name].queue, access):
+            seen = [one for one in sorted(known) if core.access.may(work, caller, known[one].queue, "look")]
+            if name in seen:
+                core.access.check(work, caller, known[name].queue, access)
+            raise UnknownScheduleError.among(name, seen[:5])
+
+    if not core.access.sees_all(caller):
+        await core.read(check)
 
 
 def _now(core: ServerState) -> Instant:

@@ -399,14 +399,14 @@ class LeaseOut(TypedDict):
     checkpoint: NotRequired[Annotated[str, Field(description="Base64; left out: no lease before left one.")]]
 
 
-def lease_out(lease: Lease) -> LeaseOut:
-    """Return a lease as clients get it."""
+def lease_out(lease: Lease, token: str) -> LeaseOut:
+    """Return a lease as clients get it, with its sealed token."""
     shown: LeaseOut = {
         "queue": lease.queue,
         "name": lease.name,
         "tag": lease.tag,
         "payload": payload_json(lease.payload),
-        "token": lease.token,
+        "token": token,
         "worker": lease.worker,
         "lease_number": lease.lease_number,
         "leased_at": lease.leased_at,

@@ -14,8 +14,10 @@ from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
 from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.process.places import Places
+from queue_core.server.access import ACCESS_OF_VERB, QueueAccess, check_scope
+from queue_core.server.access import check_queue as check_access_to
 from queue_core.server.appengine.endpoint import AppEngineEndpoint
-from queue_core.server.auth import Authorizer
+from queue_core.server.auth import Authorizer, Principal
 from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.clock_watch import ClockWatch
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
@@ -26,9 +28,10 @@ from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
 from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
+from queue_core.server.leases.seals import LeaseSeals
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
@@ -127,7 +130,9 @@ class ServerState:
         self.long_waits = Places(connections // 2)
         """The places of calls that wait for a task without leasing it, or for a message."""
         self.clock_watch = ClockWatch(self.committer, self.service.clock, look_for_etas=self.waiting.look_for_etas)
-        self.erasures = QueueErasures(self.service, options)
+        self.authorizer = Authorizer(options)
+        self.seals = LeaseSeals(self.service, has_callers=lambda: self.authorizer.has_tokens)
+        self.erasures = QueueErasures(self.service, options, emptied=self.seals.forget)
         self.snapshots = SnapshotWatch(self.service.store)
         self.readiness = Readiness(
             self.committer, self.service.store, self.service.clock, run=self.run, check=self._check_erasures
@@ -136,15 +141,17 @@ class ServerState:
             options.max_body_bytes, monotonic=self.service.clock.monotonic, read=self._read_body_limit
         )
         self.body_limit.learn(options.queues)
-        self.authorizer = Authorizer(options)
-        self.fast_verbs = FastVerbs(self.authorizer, self.committer, self.waiting, self.body_limit)
+        self.access = QueueAccess()
+        self.fast_verbs = FastVerbs(
+            self.authorizer, self.committer, self.waiting, self.body_limit, self.access, self.seals
+        )
         bus = store.bus() if isinstance(store, Broadcaster) else None
         self.mailboxes = MailboxNetwork(bus, self.service.clock)
         self._mailer = ThreadPool(1, name="towline-mail")
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
         self.appengine = AppEngineEndpoint(
-            self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate
+            self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate, self.access
         )
         self._reading_limits: asyncio.Future[None] | None = None
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
@@ -159,6 +166,20 @@ class ServerState:
         """Return the answer to a health probe."""
         health: Health = {"status": "ok", "run": self.run}
         return {**health, "serves": self.options.serves} if self.options.serves else health
+
+    async def check_queue(self, caller: Principal, queue: str, verb: str) -> None:
+        """Raise `PermissionDeniedError` unless the caller's scope and the queue's acl allow a verb.
+
+        A queue that does not exist is the verb's own matter.
+        """
+        check_scope(caller, queue)
+        if not caller.role & Role.ADMIN and verb != "declare-queue":
+            access = ACCESS_OF_VERB[verb]
+            spec = self.access.cached(queue, now=self.service.clock.now())
+            if spec is not None:
+                check_access_to(caller, spec, access)
+            else:
+                await self.read(lambda work: self.access.check_each(work, caller, [queue], access))
 
     async def read(self, operation: Operation[T]) -> T:
         """Run an operation that only reads, in a thread, so that no other call waits for it."""
@@ -278,6 +299,7 @@ class ServerState:
 
     def start(self) -> None:
         """Begin to record; called in the loop before the first request."""
+        self.seals.try_load()
         self._lease_recorder.start()
         self.erasures.start()
         self.clock_watch.start()

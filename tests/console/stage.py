@@ -74,6 +74,7 @@ class ConsoleStage:
 def a_console(
     *,
     roles: Sequence[Role] = (),
+    more_tokens: Sequence[AccessToken] = (),
     writes: bool = True,
     hosts: Sequence[str] = (),
     port: int = 0,
@@ -82,6 +83,7 @@ def a_console(
     """Serve a console with a token for each of `roles`; none: everybody may look.
 
     Args:
+        more_tokens: tokens beside those of the roles.
         hosts: further names of the server.
         with_supervisor: whether there is a fleet; otherwise the server has queues only.
     """
@@ -94,7 +96,7 @@ def a_console(
         heartbeat, _ = a_heartbeat(a_view(*pools))
         _fill_queues(LocalQueues(QueueService(store)))
         _fill_files(files, pools, now_seconds=now / 1e6)
-        tokens = tuple(AccessToken(role, TOKENS[role]) for role in roles)
+        tokens = (*(AccessToken(role, TOKENS[role]) for role in roles), *more_tokens)
         options = ServeOptions(port=port, tokens=tokens, console_writes=writes, allowed_hosts=tuple(hosts))
         stack.enter_context(files.locked())
         file = folder / "towline.yaml"

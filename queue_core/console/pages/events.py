@@ -24,7 +24,7 @@ async def events(call: PageCall) -> Mapping[str, object]:
 
 async def _recent(call: PageCall) -> Sequence[Json]:
     """Return the events that the server keeps, oldest first; only those after the last look are asked for."""
-    key, limit = ("events", call.role), ("limit", str(EVENTS_READ))
+    key, limit = ("events", call.rights), ("limit", str(EVENTS_READ))
     cursor, known = cast("tuple[int, tuple[Json, ...]]", call.memory.get(key) or (0, ()))
     found = await call.get("/v1/events", query=[limit, *([("after", str(cursor))] if cursor else [])])
     if cursor and (found["missed"] or int(str(found["cursor"])) < cursor):  # too many since, or the server is another

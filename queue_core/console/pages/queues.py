@@ -58,7 +58,7 @@ def _place(text: str) -> int:
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    look, key = look_of(stats), ("looks", call.role, queue)
+    look, key = look_of(stats), ("looks", call.rights, queue)
     looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
     call.memory.put(key, kept(looks, look))
     return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
@@ -83,6 +83,8 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         body = body_of(wanted, now_seconds=call.now_seconds)
     except FilterError as error:
         return {**shown, "problem": str(error)}
+    if problem := _hidden_criterion(call, wanted):
+        return {**shown, "problem": problem}
     shown["same"] = of_filter(call.path["queue"], wanted, body)
     if not is_search(wanted):
         found = await call.post(_path(call.path["queue"], "/peek"), {**body, "limit": TASKS_ON_A_PAGE, "after": after})
@@ -120,11 +122,20 @@ async def matching(call: PageCall) -> Mapping[str, object]:
     }
     if change not in CHANGES:
         return shown
+    if problem := _hidden_criterion(call, wanted):
+        return {**shown, "problem": problem}
     try:
         body = _change_body(call, change, wanted, postpone=call.one("postpone"), new_tag=call.one("new_tag"))
     except FilterError as error:
         return {**shown, "problem": str(error)}
     return {**shown, "found": await matched(call, call.path["queue"], change, body, dry_run=True)}
+
+
+def _hidden_criterion(call: PageCall, wanted: Mapping[str, str]) -> str:
+    """Return why a filter is refused that could find out what this console hides; "" for any other."""
+    if "contains" in wanted and not call.keeps_payloads:
+        return "contains: payloads are hidden or masked for your role, and can't be searched"
+    return ""
 
 
 def _change_body(call: PageCall, change: str, wanted: Mapping[str, str], *, postpone: str, new_tag: str) -> Json:
@@ -141,6 +152,8 @@ async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
     queue, change, wanted = call.path["queue"], form.get("change", ""), filter_of(form)
     if change not in CHANGES:
         raise refused(f"there is no change called {change[:40]!r}")
+    if problem := _hidden_criterion(call, wanted):
+        raise refused(problem, status=403)
     try:
         values = {name: form.get(name, "") for name in ("postpone", "new_tag")}
         body = _change_body(call, change, wanted, **values)
@@ -187,7 +200,7 @@ async def dead(call: PageCall) -> Mapping[str, object]:
 
     # Thousands of tasks are read again when there are more or fewer of them, or others.
     mark = (stats["dead"], stats["died_total"])
-    groups, read = await call.memory.value(("dead", call.role, queue), mark, grouped)
+    groups, read = await call.memory.value(("dead", call.rights, queue), mark, grouped)
     wanted = call.one("error")
     chosen = next((group for group in groups if group.error == wanted), None)
     return {**head, "tab": "dead", "groups": groups, "chosen": chosen, "read": read}

@@ -18,7 +18,7 @@ async def trends_of_pools(call: PageCall) -> Sequence[Json]:
     async def read() -> Sequence[Json]:
         return cast("list[Json]", (await call.get(PATH))["pools"])
 
-    return await call.memory.value(("trends", call.role), None, read)
+    return await call.memory.value(("trends", call.rights), None, read)
 
 
 def ready_in(trend: Json) -> tuple[int | None, ...]:

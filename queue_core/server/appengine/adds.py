@@ -11,7 +11,7 @@ from queue_core.server.appengine import fast_adds, messages
 from queue_core.server.appengine.codec import decode, encode
 from queue_core.server.appengine.codes import ApplicationError, TaskQueueErrorCode
 from queue_core.server.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
-from queue_core.server.appengine.fields import given_name, queue_of, tag_of
+from queue_core.server.appengine.fields import given_name, queue_of, queue_or_none, tag_of
 from queue_core.server.appengine.queues import QueueSettingsCache, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
@@ -133,6 +133,9 @@ def add_params(request: bytes) -> AddParams:
 
 def add_all(unit: UnitOfWork, params: Sequence[AddParams], settings: QueueSettingsCache) -> list[AddResult]:
     """Add the tasks if all requests are valid. Raises `ApplicationError` for an error of the call as a whole."""
+    for queue in {one.queue for one in params}:
+        if (name := queue_or_none(queue)) is not None:
+            settings.allow(unit, name)
     tasks = _all_tasks(unit, params, settings)
     if tasks is None:
         return _refusals(unit, params)

@@ -7,20 +7,22 @@ workers do not survive.
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from queue_core.errors import QueueError, StorageLimitError, UnauthenticatedError, WorkerRetiredError
 from queue_core.limits import check_worker
 from queue_core.log import get_logger
 from queue_core.server import events
+from queue_core.server.access import ACCESS_OF_VERB, Check, QueueAccess, no_check
 from queue_core.server.appengine import adds, messages, queues
 from queue_core.server.appengine import leases as leasing
 from queue_core.server.appengine.codec import CodecError, decode, encode
 from queue_core.server.appengine.codes import ApplicationError, RpcCode, RpcError, TaskQueueErrorCode, code_of
-from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS
-from queue_core.server.appengine.queues import QueueSettingsCache
-from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.server.auth import Authorizer, Headers
+from queue_core.server.appengine.fields import MAX_DETAIL_CHARACTERS, queue_or_none
+from queue_core.server.appengine.queues import CallerSettings, QueueSettingsCache
+from queue_core.server.appengine.schema import MessageTable, ProtoRecord
+from queue_core.server.auth import Authorizer, Headers, Principal, check_role
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
@@ -62,7 +64,9 @@ class AppEngineEndpoint:
         read: Read,
         counts: LeaseCounts,
         rate: LeaseRate,
+        access: QueueAccess,
     ) -> None:
+        self._access = access
         self._authorizer = authorizer
         self._committer = committer
         self._waiting = waiting
@@ -72,8 +76,6 @@ class AppEngineEndpoint:
         self._settings = QueueSettingsCache()
         self._running: set[asyncio.Task[None]] = set()
         self._writes: Mapping[str, tuple[str, Prepare]] = {
-            "Add": ("add", adds.add(self._settings)),
-            "BulkAdd": ("add", adds.bulk_add(self._settings)),
             "FetchTask": ("peek", queues.fetch_task),
             "ModifyTaskLease": ("renew", leasing.modify),
             "PauseQueue": ("pause", queues.pause),
@@ -81,7 +83,6 @@ class AppEngineEndpoint:
         }
         self._reads: Mapping[str, tuple[str, Prepare]] = {
             "FetchQueueStats": ("stats", queues.fetch_stats(counts)),
-            "FetchQueues": ("queues", queues.fetch_queues),
             "QueryTasks": ("peek", queues.query_tasks),
         }
         self._multi_commit: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
@@ -138,32 +139,74 @@ class AppEngineEndpoint:
         if service != SERVICE:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"this server has only the service {SERVICE}, not {service[:100]}")
         if method == "QueryAndOwnTasks":
-            self._authorize(request, call, "lease")
-            return self._lease(request, payload)
-        if (write := self._writes.get(method)) is not None:
+            return self._lease(request, payload, self._authorize(request, call, "lease"))
+        if (adding := _ADDS.get(method)) is not None:
+            caller = self._authorize(request, call, "add")
+            self._submit(request, adding(self._settings_for(caller))(payload), size_bytes=len(payload))
+        elif method == "FetchQueues":
+            caller = self._authorize(request, call, "queues")
+            visible = partial(self._access.visible, caller)
+            self._reply_when_done(request, self._read(queues.fetch_queues(payload, visible)))
+        elif (write := self._writes.get(method)) is not None:
             verb, prepare = write
-            self._authorize(request, call, verb)
-            self._committer.submit(
-                _with_refusal_as_outcome(prepare(payload)),
-                lambda outcome: request.reply(reply_of(outcome)),
-                size_bytes=len(payload),
-            )
+            check = self._check(self._authorize(request, call, verb), method, verb, payload)
+            self._submit(request, _checked(check, prepare(payload)), size_bytes=len(payload))
         elif (read := self._reads.get(method)) is not None:
             verb, prepare = read
-            self._authorize(request, call, verb)
-            self._reply_when_done(request, self._read(prepare(payload)))
+            check = self._check(self._authorize(request, call, verb), method, verb, payload)
+            self._reply_when_done(request, self._read(_checked(check, prepare(payload))))
         elif (multi_commit := self._multi_commit.get(method)) is not None:
             verb, work = multi_commit
-            self._authorize(request, call, verb)
-            self._reply_when_done(request, work(payload))
+            check = self._check(self._authorize(request, call, verb), method, verb, payload)
+            self._reply_when_done(request, self._after(check, work, payload))
         else:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"{SERVICE} has no call {method[:100]} for pull queues")
         return None
 
-    def _authorize(self, request: FastRequest, call: ProtoRecord, verb: str) -> None:
-        """Check the caller by the ticket in the message, the only secret that these clients can send."""
+    def _submit(self, request: FastRequest, operation: Operation[bytes], *, size_bytes: int) -> None:
+        self._committer.submit(
+            _with_refusal_as_outcome(operation),
+            lambda outcome: request.reply(reply_of(outcome)),
+            size_bytes=size_bytes,
+        )
+
+    def _authorize(self, request: FastRequest, call: ProtoRecord, verb: str) -> Principal:
+        """Return the caller by the ticket in the message, the only secret that these clients can send."""
         headers = [header for header in request.headers if header[0] != b"authorization"]
-        self._authorizer.check([*headers, (b"authorization", b"Bearer " + call.text("request_id").encode())], verb)
+        ticket = (b"authorization", b"Bearer " + call.text("request_id").encode())
+        caller = self._authorizer.caller([*headers, ticket])
+        check_role(caller, verb)
+        return caller
+
+    def _check(self, caller: Principal, method: str, verb: str, payload: bytes) -> Check:
+        """Return the check of the queues that a call names. Raises `CodecError`, `PermissionDeniedError`."""
+        if self._access.sees_all(caller):
+            return no_check
+        record = decode(_REQUESTS[method], payload)
+        is_many = method == "FetchQueueStats"
+        given = record.all_octets("queue_name") if is_many else [record.octets("queue_name")]
+        names = dict.fromkeys(map(queue_or_none, given))
+        access = ACCESS_OF_VERB[verb]
+        allowed = [self._access.checker(caller, name, access) for name in names if name is not None]
+
+        def check(unit: UnitOfWork) -> None:
+            for one in allowed:
+                one(unit)
+
+        return check
+
+    def _settings_for(self, caller: Principal) -> QueueSettingsCache:
+        """Return the settings of queues for a caller that adds tasks."""
+        if self._access.sees_all(caller):
+            return self._settings
+        return CallerSettings(
+            self._settings, lambda unit, queue: self._access.check_each(unit, caller, [queue], "insert")
+        )
+
+    async def _after(self, check: Check, work: Callable[[bytes], Awaitable[bytes]], payload: bytes) -> bytes:
+        if check is not no_check:
+            await self._read(_checked(check, lambda _unit: b""))
+        return await work(payload)
 
     def _reply_when_done(self, request: FastRequest, work: Awaitable[bytes]) -> None:
         async def answer() -> None:
@@ -178,10 +221,12 @@ class AppEngineEndpoint:
 
     # -- leases ---------------------------------------------------------------------------------------------------
 
-    def _lease(self, request: FastRequest, payload: bytes) -> LeaseCall | None:
+    def _lease(self, request: FastRequest, payload: bytes, caller: Principal) -> LeaseCall | None:
+        check = self._check(caller, "QueryAndOwnTasks", "lease", payload)
         params = leasing.lease_params(payload)
         if not isinstance(params, leasing.LeaseParams):
-            self._committer.submit(_with_refusal_as_outcome(params), lambda outcome: request.reply(reply_of(outcome)))
+            refusing = _with_refusal_as_outcome(_checked(check, params))
+            self._committer.submit(refusing, lambda outcome: request.reply(reply_of(outcome)))
             return None
 
         worker = _worker(request)
@@ -214,6 +259,7 @@ class AppEngineEndpoint:
             request.is_gone,
             size_bytes=len(payload),
             grant=grant,
+            check=check,
         )
         self._waiting.start(call)
         return call
@@ -232,13 +278,42 @@ class AppEngineEndpoint:
     async def _delete_queue(self, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
         answer = await self._committer.run(queues.delete(queue))
+        self._access.forget(queue)
         self._settings.forget(queue)
         self._waiting.retry_queue(queue)
         return answer
 
 
+_ADDS: Mapping[str, Callable[[QueueSettingsCache], Prepare]] = {"Add": adds.add, "BulkAdd": adds.bulk_add}
+_REQUESTS: Mapping[str, MessageTable] = {
+    "QueryAndOwnTasks": messages.LEASE_REQUEST,
+    "FetchTask": messages.TASK_REQUEST,
+    "ModifyTaskLease": messages.MODIFY_REQUEST,
+    "PauseQueue": messages.PAUSE_REQUEST,
+    "UpdateQueue": messages.UPDATE_QUEUE_REQUEST,
+    "FetchQueueStats": messages.STATS_REQUEST,
+    "QueryTasks": messages.TASKS_REQUEST,
+    "Delete": messages.DELETE_REQUEST,
+    "PurgeQueue": messages.QUEUE_REQUEST,
+    "DeleteQueue": messages.QUEUE_REQUEST,
+}
+"""The messages that name a queue as `queue_name`, that of the statistics several."""
+
+
 def _too_large() -> RpcError:
     return RpcError(RpcCode.REQUEST_TOO_LARGE, f"a request must be at most {MAX_REQUEST_BYTES} bytes")
+
+
+def _checked(check: Check, operation: Operation[T]) -> Operation[T]:
+    """Return an operation that begins with the check of its caller."""
+    if check is no_check:
+        return operation
+
+    def run(unit: UnitOfWork) -> T:
+        check(unit)
+        return operation(unit)
+
+    return run
 
 
 def _with_refusal_as_outcome(operation: Operation[T]) -> Operation[T | ApplicationError]:

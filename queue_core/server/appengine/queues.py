@@ -197,12 +197,12 @@ def _task_record(task: StoredTask) -> ProtoRecord:
 # -- queues -----------------------------------------------------------------------------------------------------------
 
 
-def fetch_queues(payload: bytes) -> Operation[bytes]:
-    """Handle `FetchQueues`: list queues by name."""
+def fetch_queues(payload: bytes, visible: Callable[[Sequence[QueueSpec]], Sequence[QueueSpec]]) -> Operation[bytes]:
+    """Handle `FetchQueues`: list by name the queues that the caller may see."""
     rows = decode(messages.QUEUES_REQUEST, payload).integer("max_rows")
 
     def operation(unit: UnitOfWork) -> bytes:
-        found = unit.transaction.queues()[: max(0, rows)]
+        found = visible(unit.transaction.queues())[: max(0, rows)]
         return encode(messages.QUEUES_RESPONSE, {"queue": [_queue_record(spec) for spec in found]})
 
     return operation
@@ -312,6 +312,10 @@ def _checked(spec: QueueSpec) -> QueueSpec:
     return spec
 
 
+Allow = Callable[[UnitOfWork, str], None]
+"""Raises `PermissionDeniedError` for a queue that the caller may not use so."""
+
+
 class QueueSettingsCache:
     """Settings of queues, read once a second. Used in transactions, of which several may run at a time."""
 
@@ -325,6 +329,27 @@ class QueueSettingsCache:
             cached = self._cached[queue] = (unit.now, _spec(unit, queue))
         return _checked(cached[1])
 
+    def allow(self, unit: UnitOfWork, queue: str) -> None:
+        """Allow the call to use a queue: see `CallerSettings`."""
+
     def forget(self, queue: str) -> None:
         """Drop the settings of a deleted queue."""
         self._cached.pop(queue, None)
+
+
+class CallerSettings(QueueSettingsCache):
+    """The settings of queues for one call, of a caller that may not use all of them."""
+
+    def __init__(self, settings: QueueSettingsCache, allow: Allow) -> None:
+        super().__init__()
+        self._settings = settings
+        self._allow = allow
+
+    def allow(self, unit: UnitOfWork, queue: str) -> None:
+        """Raise `PermissionDeniedError` for a queue that the caller may not add to."""
+        self._allow(unit, queue)
+
+    def pull_queue(self, unit: UnitOfWork, queue: str) -> QueueSpec:
+        """See `QueueSettingsCache.pull_queue`. Raises `PermissionDeniedError`."""
+        self._allow(unit, queue)
+        return self._settings.pull_queue(unit, queue)

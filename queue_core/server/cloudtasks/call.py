@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import PermissionDeniedError
-from queue_core.server.auth import Access, Principal, check_access, check_role
+from queue_core.server.access import Access, check_access, check_queue, check_scope
+from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks.failures import invalid
 from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec
@@ -101,9 +102,18 @@ class CloudTasksCall:
 
         Raises `UnknownQueueError`, `PermissionDeniedError`.
         """
+        check_scope(self.caller, queue)
         spec = unit.transaction.queue(queue)
         check_access(self.caller, spec, access)
         return spec
+
+    def authorize_change(self, unit: UnitOfWork, queue: str) -> None:
+        """Raise `PermissionDeniedError` unless scope and acl let the caller change the queue's state.
+
+        The role is checked by the method's verb.
+        """
+        check_scope(self.caller, queue)
+        check_queue(self.caller, unit.transaction.queue(queue), "update")
 
     def is_allowed(self, verb: str) -> bool:
         """Return whether the caller's role allows a verb."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
-from queue_core.server.auth import Access
+from queue_core.server.access import Access
 from queue_core.server.cloudtasks.call import CloudTasksCall, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
 from queue_core.server.cloudtasks.filters import lease_filter

@@ -1,10 +1,13 @@
 """The table of the API's methods (ADR 13), and the small ones: IAM policies, locations, unsupported methods."""
 
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
 
 from queue_core.errors import UnknownQueueError
+from queue_core.server.access import ACCESS_OF_VERB, check_scope, is_allowed
 from queue_core.server.auth import Principal
 from queue_core.server.cloudtasks import leases, queues, tasks
 from queue_core.server.cloudtasks.call import CloudTasksCall, IsGone, MessageReader, Values
@@ -43,7 +46,7 @@ PERMISSIONS: Mapping[str, str] = MappingProxyType(
 async def get_iam_policy(core: ServerState, call: CloudTasksCall) -> Values:
     """Return the queue's acl as bindings; none without an acl."""
     name = parse_queue(call.fields.text("resource"), field="resource")
-    spec = await core.read(lambda unit: unit.transaction.queue(name.queue))
+    spec = await core.read(lambda unit: call.authorize(unit, name.queue, "look"))
     policy: Values = {"version": 1, "etag": b"\x00"}
     if bindings := _bindings(spec):
         policy["bindings"] = bindings
@@ -63,17 +66,21 @@ async def test_iam_permissions(core: ServerState, call: CloudTasksCall) -> Value
     """Return the requested permissions that the caller has; none for a queue that does not exist."""
     name = parse_queue(call.fields.text("resource"), field="resource")
 
-    def exists(unit: UnitOfWork) -> bool:
+    def find(unit: UnitOfWork) -> QueueSpec | None:
         try:
-            unit.transaction.queue(name.queue)
+            return unit.transaction.queue(name.queue)
         except UnknownQueueError:
-            return False
-        return True
+            return None
 
-    if not await core.read(exists):
+    spec = await core.read(find)
+    if spec is None:
         return {}
+
+    def is_granted(verb: str) -> bool:
+        return call.is_allowed(verb) and is_allowed(call.caller, spec, ACCESS_OF_VERB[verb])
+
     requested = call.fields.texts("permissions")
-    granted = tuple(one for one in requested if one in PERMISSIONS and call.is_allowed(PERMISSIONS[one]))
+    granted = tuple(one for one in requested if one in PERMISSIONS and is_granted(PERMISSIONS[one]))
     return {"permissions": granted} if granted else {}
 
 
@@ -171,6 +178,22 @@ METHODS: Mapping[str, CloudTasksMethod] = MappingProxyType(
 )
 
 
+_NAMED: Final = re.compile(r"projects/[^/]+/locations/[^/]+/queues/([^/]+)(?:/.*)?")
+
+
+def queues_named(values: Mapping[str, object]) -> list[str]:
+    """Return the queues that a request names by itself, its parent, its resource or its message of a queue."""
+    found = []
+    for field in ("name", "parent", "resource", "queue"):
+        value = values.get(field)
+        if isinstance(value, dict):
+            value = value.get("name")
+        match = _NAMED.fullmatch(value) if isinstance(value, str) else None
+        if match is not None:
+            found.append(match[1])
+    return found
+
+
 class CloudTasks:
     """The API over the queues of one server; runs in its event loop."""
 
@@ -179,6 +202,8 @@ class CloudTasks:
 
     async def run(self, method: CloudTasksMethod, values: Values, caller: Principal, is_gone: IsGone) -> Values:
         """Run a method for an authenticated caller. Raises `CloudTasksError` or another `QueueError`."""
+        for queue in queues_named(values):
+            check_scope(caller, queue)
         return await method.handler(
             self.core, CloudTasksCall(MessageReader(values), caller, self.core.lease_rate, is_gone)
         )

@@ -8,7 +8,7 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.yaml_document import DocumentError
 from queue_core.queue_files.plan import plan_of
 from queue_core.queue_files.yaml import read_queue_yaml
-from queue_core.server.auth import is_listed
+from queue_core.server.access import check_whole_store, is_allowed
 from queue_core.server.cloudtasks.call import (
     CloudTasksCall,
     MessageReader,
@@ -51,7 +51,7 @@ async def list_queues(core: ServerState, call: CloudTasksCall) -> Values:
 
     def operation(unit: UnitOfWork) -> tuple[list[Values], str]:
         specs = [
-            spec for spec in unit.transaction.queues() if spec.name > after and is_listed(call.caller, spec, "look")
+            spec for spec in unit.transaction.queues() if spec.name > after and is_allowed(call.caller, spec, "look")
         ]
         specs = [spec for spec in specs if wanted.accepts(queue_values(spec, QueueName(place, spec.name)))]
         more = specs[size - 1].name if len(specs) > size else ""
@@ -76,6 +76,7 @@ async def create_queue(core: ServerState, call: CloudTasksCall) -> Values:
         if any(spec.name == name.queue for spec in unit.transaction.queues()):
             raise CloudTasksError(RpcStatus.ALREADY_EXISTS, f"queue {name} already exists; change it with UpdateQueue")
         unit.put_queue(made)
+        core.access.forget(name.queue)
         return unit.transaction.queue(name.queue)
 
     return queue_values(await core.committer.run(operation), name)
@@ -92,6 +93,7 @@ async def update_queue(core: ServerState, call: CloudTasksCall) -> Values:
     def operation(unit: UnitOfWork) -> QueueSpec:
         existing = next((spec for spec in unit.transaction.queues() if spec.name == name.queue), None)
         unit.put_queue(made if existing is None else _updated(existing, queue, mask))
+        core.access.forget(name.queue)
         return unit.transaction.queue(name.queue)
 
     return queue_values(await core.committer.run(operation), name)
@@ -158,6 +160,7 @@ def _tombstone_seconds(queue: MessageReader) -> float:
 async def delete_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
     await core.committer.run(lambda unit: unit.transaction.delete_queue(name.queue))
+    core.access.forget(name.queue)
     core.waiting.retry_queue(name.queue)
     return {}
 
@@ -174,6 +177,7 @@ async def _set_paused(core: ServerState, call: CloudTasksCall, paused: str) -> V
     name = parse_queue(call.fields.text("name"), field="name")
 
     def operation(unit: UnitOfWork) -> QueueSpec:
+        call.authorize_change(unit, name.queue)
         unit.set_paused(name.queue, "paused" if paused == "paused" else "running")
         return unit.transaction.queue(name.queue)
 
@@ -185,6 +189,7 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_queue(call.fields.text("name"), field="name")
 
     def begin(unit: UnitOfWork) -> tuple[int, Instant]:
+        call.authorize_change(unit, name.queue)
         stats = unit.stats(name.queue, ANY)
         return stats.pending, unit.now
 
@@ -240,6 +245,7 @@ def _read_mask(fields: MessageReader) -> tuple[str, ...]:
 
 async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
     """Apply a queue.yaml in one transaction. Queues that the file does not list are paused."""
+    check_whole_store(call.caller, "a queue.yaml")
     try:
         text = _text(call.fields.fields("httpBody"))
         entries = await core.in_thread(lambda: read_queue_yaml(text, name=QUEUE_YAML))  # may take seconds
@@ -254,6 +260,7 @@ async def upload_queue_yaml(core: ServerState, call: CloudTasksCall) -> Values:
         for change in plan.changes:
             if change.spec is not None:
                 unit.put_queue(change.spec)
+                core.access.forget(change.queue)
             if change.pausing is not None:
                 unit.set_paused(change.queue, "paused" if change.pausing == "pause" else "running")
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from queue_core.errors import QueueError, StoreError
 from queue_core.fast_values import value
+from queue_core.server.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import Operation, QueueService
@@ -118,6 +119,7 @@ class LeaseCall:
         client_call: the client's call that this is, if it may be sent again.
         room: room for the leased tasks in the answer.
         grant: grants leases, where that is more than one `UnitOfWork.lease`.
+        check: raises the refusal of a caller that may not do so, each time before anything is done.
     """
 
     queue: str
@@ -134,6 +136,7 @@ class LeaseCall:
     client_call: ClientCall | None = None
     room: PayloadAllowance | None = None
     grant: Callable[[UnitOfWork], Granted] | None = None
+    check: Check = no_check
     lost: tuple[str, ...] = field(default=(), init=False)
     """Tokens that it would have deleted, and that were not current."""
     active_at: float = field(default=0.0, init=False)
@@ -188,6 +191,7 @@ class LeaseCall:
         """Delete finished tasks, and lease."""
         if self._is_over and not self.deletions:
             return LeaseAnswer(NO_LEASES)  # its caller hung up before this ran
+        self.check(work)
         self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
             return LeaseAnswer(self.grant(work))
@@ -213,6 +217,7 @@ class LeaseCall:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
         if self._is_over or self.is_gone():
             return LeaseAnswer(NO_LEASES)
+        self.check(work)
         self.changes_seen = self._context.waiting.changes(self.queue)
         return LeaseAnswer(self._lease(work), self.lost)
 

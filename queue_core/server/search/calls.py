@@ -11,6 +11,7 @@ from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.clock import Instant
+from queue_core.errors import PermissionDeniedError
 from queue_core.http_api.values import STATES, StateName
 from queue_core.limits import MAX_INTEGER
 from queue_core.log import get_logger
@@ -29,6 +30,7 @@ from queue_core.search.verbs import check_action, chunk_changes, read_page, tota
 from queue_core.server import events
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.handlers import EndpointCall
+from queue_core.server.options import Role
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
 
@@ -104,12 +106,29 @@ class FoundTasks(TypedDict):
 
 async def search(core: ServerState, call: EndpointCall) -> FoundTasks:
     params = call.read(SearchRequest)
+    _check_contains(core, call, params)
     scan = Scan(
         params.search(), after=params.after, limit=params.limit, most=params.scan, payload_bytes=params.payload_bytes
     )
     total = await _run(core, call.queue, scan)
     tasks = [task_out(task) for task in scan.found]
     return {"tasks": tasks, "next_after": scan.next_after, "scanned": scan.scanned, "total": total}
+
+
+def _check_contains(core: ServerState, call: EndpointCall, params: MatchingRequest) -> None:
+    """Raise `PermissionDeniedError` for a search in payloads by a caller from whom pages hide them, or parts of them.
+
+    Who may not read a payload could find it out by searching, a character at a time.
+    """
+    role, options = call.principal.role, core.options
+    if not params.contains or role & (Role.WORKER | Role.ADMIN):
+        return
+    hides_all = not options.console_payloads and not role & Role.OPERATOR
+    if hides_all or options.console_redact:
+        what = "payloads" if hides_all else "parts of payloads"
+        raise PermissionDeniedError(
+            f"contains searches payloads, and {what} are hidden from the role {str(role.name).lower()}"
+        )
 
 
 async def release_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
@@ -137,6 +156,7 @@ async def retag_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
 async def _change(
     core: ServerState, call: EndpointCall, action: Action, params: ChangeRequest, *, to: ChangeTo = NO_VALUES
 ) -> MatchedBatch:
+    _check_contains(core, call, params)
     check_action(action, to)
     wanted = params.search().within(action)
     scan = Scan(wanted, after=params.after, limit=limits.MAX_PEEK_TASKS, most=params.scan)

@@ -9,7 +9,7 @@ from queue_core import limits
 from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
-from queue_core.server.auth import Access, check_access
+from queue_core.server.access import Access, check_access, check_scope
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import Role
 from queue_core.server.state import ServerState
@@ -160,6 +160,7 @@ async def lease(core: ServerState, call: TaskqueueCall) -> Json:
     seconds = call.parameters.integer("leaseSecs", least=0, most=int(limits.MAX_LEASE_SECONDS))
     count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
     tags = _tags(call)
+    check_scope(call.caller, call.queue)
     if not call.caller.role & Role.ADMIN:
         await core.read(lambda unit: _authorized_queue(unit, call, "lease"))
     items = await lease_tasks_json(
@@ -252,6 +253,7 @@ def _renew_or_postpone(unit: UnitOfWork, task: StoredTask, *, seconds: int, is_f
 
 def _authorized_queue(unit: UnitOfWork, call: TaskqueueCall, access: Access) -> QueueSpec:
     """Return the queue's settings if it exists and its acl permits the access."""
+    check_scope(call.caller, call.queue)
     spec = unit.transaction.queue(call.queue)
     check_access(call.caller, spec, access)
     return spec

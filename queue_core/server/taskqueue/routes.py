@@ -18,7 +18,8 @@ from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.log import get_logger
 from queue_core.server import events
-from queue_core.server.auth import VERB_OF_ACCESS, check_role
+from queue_core.server.access import VERB_OF_ACCESS
+from queue_core.server.auth import check_role
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue import discovery

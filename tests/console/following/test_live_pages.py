@@ -244,7 +244,7 @@ def test_pages_of_one_role_share_the_replies_of_a_moment() -> None:
         api = CountingApi()
         shared = SharedApi(api, lambda: api.seconds)
         for token, role in (("ann", "viewer"), ("ben", "viewer"), ("eve", "admin")):
-            shared.know_role(token, role)
+            shared.know_rights(token, role)
         replies = await asyncio.gather(*(shared.call("GET", "/v1/stats", token=name) for name in ("ann", "ben", "eve")))
         assert [reply.body["number"] for reply in replies] == [1, 1, 2]
         assert (await shared.call("GET", "/v1/stats", token="stranger")).body["number"] == 3

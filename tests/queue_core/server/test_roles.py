@@ -44,7 +44,7 @@ CALLS = [
     ("GET", "/v1/queues/work/tags", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
     ("GET", "/v1/queues", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
     ("GET", "/v1/queues/work", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
-    ("PUT", "/v1/queues/work", b"{}", set()),
+    ("PUT", "/v1/queues/work", b"{}", {Role.WORKER}),
     ("POST", "/v1/workers/w/retire", b"{}", set()),
     ("POST", "/v1/workers/w/release", b"{}", set()),
     ("POST", "/v1/lead", b'{"name":"l","holder":"me","seconds":1}', set()),

@@ -1,0 +1,139 @@
+"""Lease tokens as callers see them: the store's token, and a seal that only a server of the store can make (ADR 44).
+
+A store's token is a task's id and the instant of the grant, which others can read off what `peek` shows. The seal is a
+keyed hash of it, so a repeated call is answered with the same token, and nothing more is stored with a lease.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import Final
+
+from queue_core.clock import Instant
+from queue_core.errors import InvalidTokenError, StoreError, StoreUnavailableError
+from queue_core.server.auth import Principal
+from queue_core.server.options import Role
+from queue_core.service import QueueService
+from queue_core.task import parse_token
+from queue_core.unit_of_work import UnitOfWork
+
+SESSION: Final = ":lease-secret"
+"""The session whose answer is the store's secret, as schedules are kept (ADR 38); no client's session has a colon."""
+SECRET_BYTES: Final = 32
+SEAL_BYTES: Final = 12
+TRIES: Final = 3
+"""Attempts to make a store's secret beside other servers that do so at the same time."""
+_NEVER_GRANTED: Final = "9" * 18
+"""An instant that no lease was granted at, for tokens whose seal is wrong: they are not current."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSecret:
+    """The secret of a store. Leases granted before `made_at` have tokens without a seal."""
+
+    key: bytes = field(repr=False)
+    made_at: Instant
+
+    def seal(self, token: str) -> str:
+        """Return a token of the store with its seal."""
+        return f"{token}.{self._seal_of(token)}"
+
+    def _seal_of(self, token: str) -> str:
+        return blake2b(token.encode(), digest_size=SEAL_BYTES, key=self.key).hexdigest()
+
+    def opened(self, token: str, *, may_end_any: bool) -> str:
+        """Return the store's token. A forged one becomes a token that is not current.
+
+        `may_end_any`: the caller may give tokens without a seal. Raises `InvalidTokenError` for a text that is none.
+        """
+        plain, dot, seal = token.rpartition(".")
+        if dot and "." in plain:
+            if seal.isascii() and compare_digest(self._seal_of(plain), seal):
+                return plain
+            return _not_current(plain, token)
+        _, granted_at = _parsed(token, token)
+        return token if may_end_any or granted_at < self.made_at else _not_current(token, token)
+
+
+def _not_current(plain: str, given: str) -> str:
+    return f"{_parsed(plain, given)[0]}.{_NEVER_GRANTED}"
+
+
+def _parsed(plain: str, given: str) -> tuple[int, Instant]:
+    try:
+        return parse_token(plain)
+    except InvalidTokenError:
+        raise InvalidTokenError(f"not a lease token: {given[:60]!r}; give the `token` of a lease unchanged") from None
+
+
+def secret_of(work: UnitOfWork, make: Callable[[int], bytes] = secrets.token_bytes) -> LeaseSecret:
+    """Return the store's secret, and make it if there is none. Raises `StoreUnavailableError` when another server makes
+    it at the same time."""
+    last = work.transaction.last_answer(SESSION)
+    if last is not None:
+        made_at, _, key = last[1].partition(b" ")
+        return LeaseSecret(bytes.fromhex(key.decode()), Instant(int(made_at)))
+    made = LeaseSecret(make(SECRET_BYTES), work.now)
+    work.transaction.keep_answer(SESSION, 1, f"{made.made_at} {made.key.hex()}".encode(), now=work.now, kept="always")
+    return made
+
+
+class LeaseSeals:
+    """Seals and opens the tokens of one server's callers, by its store's secret."""
+
+    def __init__(self, service: QueueService, *, has_callers: Callable[[], bool] = lambda: True) -> None:
+        """`has_callers`: whether callers are told apart; otherwise all are administrators, and nothing is sealed."""
+        self._service = service
+        self._has_callers = has_callers
+        self._secret: LeaseSecret | None = None
+
+    def load(self) -> LeaseSecret:
+        """Read the store's secret. Raises `StoreError`."""
+        for left in reversed(range(TRIES)):
+            try:
+                self._secret = self._service.run(secret_of)
+                break
+            except StoreUnavailableError:
+                if not left:
+                    raise
+        assert self._secret is not None, "it was read"
+        return self._secret
+
+    def try_load(self) -> None:
+        """Read it if the store can be used now; otherwise the first call that needs it does."""
+        try:
+            self.load()
+        except StoreError:
+            self.forget()
+
+    def forget(self) -> None:
+        """Read the secret again with the next call: the store was emptied. Any thread may call this."""
+        self._secret = None
+
+    def seal(self, token: str) -> str:
+        """Return a token of the store as its holder gets it."""
+        return (self._secret or self.load()).seal(token) if self._has_callers() else token
+
+    def opened(self, tokens: Sequence[str], caller: Principal) -> "OpenedTokens":
+        """Return the store's tokens for those that a caller gives. Raises `InvalidTokenError`."""
+        secret = self._secret or self.load()
+        may_end_any = bool(caller.role & Role.ADMIN)
+        plain = [secret.opened(token, may_end_any=may_end_any) for token in tokens]
+        return OpenedTokens(plain, dict(zip(plain, tokens, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTokens:
+    """Tokens of the store in the order given, and the caller's by the store's."""
+
+    plain: Sequence[str]
+    given: Mapping[str, str]
+
+    def shown(self, token: str) -> str:
+        """Return a token as its caller gave it."""
+        return self.given.get(token, token)
+
+
+NO_TOKENS: Final = OpenedTokens((), {})

@@ -1,0 +1,144 @@
+"""A lease is ended by its holder alone: its token can't be made of what others see, at any store, at any server."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+
+import pytest
+
+from queue_core.client import HttpQueue
+from queue_core.clock import Instant
+from queue_core.errors import InvalidTokenError, LeaseLostError
+from queue_core.local import LocalQueue
+from queue_core.server.auth import Principal
+from queue_core.server.leases.seals import LeaseSeals, LeaseSecret
+from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.server import ServerThread
+from queue_core.service import QueueService
+from queue_core.store import Store
+from queue_core.task import NewTask, QueueSpec, token_of
+from queue_core.verbs import Renewal
+from tests.support.servers import QUEUE, RunningServer
+
+SECRETS = {role: f"{str(role.name).lower()}-0123456789abcdef" for role in Role}
+OPTIONS = ServeOptions(tokens=tuple(AccessToken(role, secret) for role, secret in SECRETS.items()))
+WORKER, ADMIN = Principal(Role.WORKER), Principal(Role.ADMIN)
+SECRET = LeaseSecret(b"k" * 32, Instant(1_000))
+
+
+@contextmanager
+def serving(store: Store) -> Iterator[RunningServer]:
+    """Serve a store that the test closes itself."""
+    QueueService(store).run(lambda work: work.put_queue(QueueSpec(QUEUE)))
+    thread = ServerThread(store, replace(OPTIONS, port=0))
+    try:
+        yield RunningServer(thread, store, thread.start())
+    finally:
+        thread.stop()
+
+
+@pytest.fixture
+def server(store: Store) -> Iterator[RunningServer]:
+    with serving(store) as running:
+        yield running
+
+
+@pytest.fixture
+def worker(server: RunningServer) -> Iterator[HttpQueue]:
+    queue = server.queue(token=SECRETS[Role.WORKER])
+    yield queue
+    queue.close()
+
+
+def computed(queue: HttpQueue) -> str:
+    """Make a token of what any viewer sees of a leased task."""
+    (task,) = queue.peek().tasks
+    return token_of(task.id, task.leased_at)
+
+
+def test_no_token_that_is_made_of_what_peek_shows_ends_a_lease(server: RunningServer, worker: HttpQueue) -> None:
+    worker.add(NewTask(b"x", name="one"))
+    (lease,) = worker.lease(seconds=60)
+    guess = computed(worker)
+    seal = lease.token.removeprefix(f"{guess}.")
+    wrong = f"{guess}.{'0' * len(seal)}"
+    assert lease.token != guess
+    for token in (guess, wrong):
+        for end in (worker.delete, worker.release, worker.renew):
+            with pytest.raises(LeaseLostError) as raised:
+                end(token)
+            assert raised.value.tokens == (token,)
+        exchanged = {"deletions": [{"token": token}], "count": 1}
+        body = json.dumps(exchanged).encode()
+        headers = [("content-type", "application/json"), ("authorization", f"Bearer {SECRETS[Role.WORKER]}")]
+        reply = server.ask("POST", f"/v1/queues/{QUEUE}/exchange", body, headers=headers).json()
+        assert reply == {"leases": [], "lost": [token]}
+    (renewed,) = worker.renew([Renewal(lease.token, 90.0)])
+    assert renewed.token == lease.token
+    worker.delete(lease)
+    assert worker.stats().deleted_total == 1
+
+
+def test_the_seal_of_one_lease_fits_no_other(worker: HttpQueue) -> None:
+    worker.add([NewTask(b"x"), NewTask(b"y")])
+    one, other = worker.lease(2, seconds=60)
+    mixed = f"{one.token.rpartition('.')[0]}.{other.token.rpartition('.')[2]}"
+    with pytest.raises(LeaseLostError):
+        worker.delete(mixed)
+    worker.delete([one, other])
+
+
+def test_a_lease_of_one_server_is_ended_at_another_server_of_the_store(store: Store) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(serving(store))
+        second = LeaseSeals(QueueService(store))
+        queue = first.queue(token=SECRETS[Role.WORKER])
+        queue.add(b"x")
+        (lease,) = queue.lease(seconds=60)
+        plain = lease.token.rpartition(".")[0]
+        assert second.opened([lease.token], WORKER).plain == [plain]
+        assert second.seal(plain) == lease.token
+        queue.close()
+
+
+def test_a_program_that_opened_the_store_itself_ends_its_leases_as_ever(store: Store) -> None:
+    with serving(store):
+        queue = LocalQueue(QueueService(store), QUEUE)
+        queue.add(b"x")
+        (lease,) = queue.lease(seconds=60)
+        queue.delete(lease)
+        assert queue.stats().deleted_total == 1
+
+
+def test_an_administrator_ends_any_lease(server: RunningServer, worker: HttpQueue) -> None:
+    worker.add(b"x")
+    worker.lease(seconds=60)
+    admin = server.queue(token=SECRETS[Role.ADMIN])
+    admin.delete(computed(worker))
+    assert worker.stats().deleted_total == 1
+    admin.close()
+
+
+def test_a_lease_of_before_the_secret_has_a_token_without_a_seal() -> None:
+    assert SECRET.opened("7.999", may_end_any=False) == "7.999"
+    assert SECRET.opened("7.1000", may_end_any=False) != "7.1000"
+    assert SECRET.opened("7.1000", may_end_any=True) == "7.1000"
+    assert SECRET.opened(SECRET.seal("7.1000"), may_end_any=False) == "7.1000"
+    assert SECRET.opened(SECRET.seal("7.1000")[:-1] + "z", may_end_any=False).startswith("7.9999")
+
+
+@pytest.mark.parametrize("token", ["", ".", "a.b", "a.b.c", "7", "7.", "7.8.9.0", "-1.2.3", "1.2\n.3"])
+def test_a_text_that_is_no_token_is_told(token: str) -> None:
+    with pytest.raises(InvalidTokenError):
+        SECRET.opened(token, may_end_any=False)
+
+
+def test_a_repeated_call_is_answered_with_the_same_token(store: Store) -> None:
+    seals = LeaseSeals(QueueService(store))
+    assert seals.seal("7.1000") == seals.seal("7.1000") == LeaseSeals(QueueService(store)).seal("7.1000")
+
+
+def test_the_secret_is_not_shown() -> None:
+    assert "6b6b" not in repr(SECRET)
+    assert "kkkk" not in repr(SECRET)
