@@ -17,7 +17,8 @@ _VALUE: Final = re.compile(r"""\\?"[^"\n]{0,9999}"|\\?'[^'\n]{0,9999}'|[^\s,;&)}
 
 def masked_text(text: str, redact: Sequence[str]) -> str:
     """Return a text with `***` in place of the values that have one of these names before them."""
-    parts, end = [], 0
+    parts: list[str] = []
+    end = 0
     for found in _NAME.finditer(text):
         if found.start() < end or not is_redacted(f".{found['name']}", redact):
             continue
