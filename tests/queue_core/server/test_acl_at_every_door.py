@@ -23,7 +23,7 @@ TOKENS = (
     AccessToken(Role.ADMIN, ADMIN),
 )
 SPEC = QueueSpec(QUEUE, user_emails=("Ann@example.com",), writer_emails=("bob@example.com",))
-USES = [
+USES: list[tuple[str, dict[str, list[str]]]] = [
     ("lease", {}),
     ("exchange", {}),
     ("renew", {"tokens": []}),

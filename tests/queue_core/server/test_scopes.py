@@ -341,7 +341,7 @@ def test_an_add_of_app_engine_is_for_the_queues_of_its_token(server: RunningServ
     one = ProtoRecord(queue_name=OWN.encode(), task_name=b"", eta_usec=0, mode=messages.PULL, body=b"x")
     values = one if method == "Add" else {"add_request": [encode(messages.ADD_REQUEST, one)]}
     table = messages.ADD_REQUEST if method == "Add" else messages.BULK_ADD_REQUEST
-    payload = encode(table, values)  # type: ignore[arg-type]
+    payload = encode(table, values)
     for role in Role:
         for scope in SCOPES:
             is_denied = rpc(server, method, payload, secret_of(role, scope)) == 9
