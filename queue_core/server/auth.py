@@ -161,6 +161,7 @@ class Authorizer:
             return self.caller(headers)
         except (Problem, UnauthenticatedError):
             return None
+
     @property
     def has_tokens(self) -> bool:
         """Return whether callers are told apart; otherwise each may do everything."""
