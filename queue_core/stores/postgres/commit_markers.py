@@ -5,7 +5,8 @@ See ADR 19.
 """
 
 import hashlib
-from typing import NoReturn
+from itertools import count
+from typing import NoReturn, Protocol
 
 import psycopg
 from psycopg import pq
@@ -30,32 +31,47 @@ def marker_of(call: ClientCall) -> tuple[int, int]:
     return int.from_bytes(digest, signed=True), call.number
 
 
+class Read(Protocol):
+    """Runs a query for a lost answer."""
+
+    def __call__(self, statement: Statement, *values: object) -> list[Row]:
+        """Return the rows. Raises `OutcomeUnknownError`."""
+
+
+def read_committed(pool: ConnectionPool) -> Read:
+    """Return a reader of what other transactions have committed."""
+
+    def read(statement: Statement, *values: object) -> list[Row]:
+        return pool.find_out(lambda connection, _: connection.runner.call(statement, values))
+
+    return read
+
+
 class VerbAnswerLostError(Exception):
     """A call took effect and its answer was lost."""
 
-    def __init__(self, pool: ConnectionPool, xid: int, ids: list[int] | None, *, is_repeat: bool = False) -> None:
+    def __init__(self, xid: int, ids: list[int] | None, read: Read, *, is_repeat: bool = False) -> None:
         """Args:
         xid: the transaction's number.
         ids: the ids of the tasks that an add added; less than 0: the outcome of a refusal.
+        read: runs a query where the transaction's changes can be seen.
         is_repeat: whether a client repeated a call that it made some time ago.
         """
         self.is_repeat = is_repeat
         super().__init__(xid)
-        self._pool = pool
+        self._read = read
         self.xid = xid
         self.ids = ids or []
-        self.leased = None if ids is None else set(ids)
-        """The tasks that the call leased, where others leased in its transaction too; None: all leased in it."""
+        self.leased = None if ids is None else dict(zip(ids, count(), strict=False))
+        """The place of each task that the call leased, where others leased in its transaction too; None: all leased
+        in it."""
 
-    def read_answer(self, query: str, *values: object) -> list[Row]:
+    def read_answer(self, query: Statement, *values: object) -> list[Row]:
         """Return the lost answer, with a query that takes the values and the transaction's number.
 
         Raises `OutcomeUnknownError` if that fails.
         """
-        text = qualified(query, self._pool.address.schema).encode()
-        return self._pool.find_out(
-            lambda connection, _: connection.driver.execute(text, (*values, str(self.xid))).fetchall()
-        )
+        return self._read(query, *values, str(self.xid))
 
 
 class AutocommitRunner:
@@ -98,4 +114,4 @@ class AutocommitRunner:
         xid, ids = pool.find_out(read)
         if xid is None:
             raise StoreUnavailableError(f"{pool.url}: the connection was lost; nothing was changed") from error
-        raise VerbAnswerLostError(pool, int(xid), ids) from error
+        raise VerbAnswerLostError(int(xid), ids, read_committed(pool)) from error

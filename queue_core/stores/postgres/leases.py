@@ -54,10 +54,22 @@ _EXCHANGE_ONE = Statement(
     "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
     (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARKER_PACKS),
 )
-_EXCHANGE_RESULT = "SELECT * FROM towline.exchange_result(%s, %s, %s::text::xid8)"
-_DELETED = (
+_EXCHANGE_RESULT = Statement(
+    "towline_exchange_result",
+    "SELECT * FROM towline.exchange_result($1, $2, $3::text::xid8)",
+    (pack.text, pack.int8, pack.text),
+)
+_PRIORITIES = Statement(
+    "towline_priorities_of",
+    "SELECT t.id, t.priority FROM towline.tasks AS t JOIN towline.queues AS q ON q.id = t.queue"
+    " WHERE q.name = $1 AND t.id = ANY ($2) AND t.priority > 0 AND t.xmin = $3::text::xid8::xid",
+    (pack.text, pack.int8s, pack.text),
+)
+_DELETED = Statement(
+    "towline_deleted_by",
     "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
-    " WHERE q.name = %s AND s.xid = %s::text::xid8 AND s.outcome = 'deleted'"
+    " WHERE q.name = $1 AND s.xid = $2::text::xid8 AND s.outcome = 'deleted'",
+    (pack.text, pack.text),
 )
 _RENEW = Statement(
     "towline_renew",
@@ -311,17 +323,26 @@ def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
 
 def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queue: str, *, now: Instant) -> list[Row]:
     """Return the rows of a call that took effect; of a repeated call, only leases that are still held."""
+    *leases, last = lost.read_answer(_EXCHANGE_RESULT, queue, 0 if lost.is_repeat else now)
+    last = (*last[: _OUTCOME + 2], last[_OUTCOME + 2] | _IN_ORDER, *last[_OUTCOME + 3 :])
+    leases = _in_lease_order(lost, queue, leases)
     if not lost.is_repeat:
         session.note_xid(lost.xid)
-        return lost.read_answer(_EXCHANGE_RESULT, queue, now)
-    *leases, last = lost.read_answer(_EXCHANGE_RESULT, queue, 0)
-    own = lost.leased
+        return [*leases, last]
     deleted = lost.read_answer(_DELETED, queue)  # those of all calls in the transaction, of which tokens pick the own
     numbers, texts = ([one for row in deleted for one in row[at]] for at in (0, 1))
-    return [
-        *(row for row in leases if row[1] > now and (own is None or row[0] in own)),
-        (*last[:-3], numbers or None, texts or None, None),
-    ]
+    return [*(row for row in leases if row[1] > now), (*last[:-3], numbers or None, texts or None, None)]
+
+
+def _in_lease_order(lost: VerbAnswerLostError, queue: str, leases: Sequence[Row]) -> list[Row]:
+    """Return the leases of a lost call in the order in which they were granted: by priority, then by eta and id."""
+    places = lost.leased
+    if places is not None:
+        return sorted((row for row in leases if row[0] in places), key=lambda row: places[row[0]])
+    if len(leases) < 2:
+        return list(leases)
+    priorities = dict(lost.read_answer(_PRIORITIES, queue, [row[0] for row in leases]))
+    return sorted(leases, key=lambda row: (-priorities.get(row[0], 0), *_order(row)))
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:

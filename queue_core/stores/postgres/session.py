@@ -9,7 +9,13 @@ from queue_core.errors import UnknownQueueError, WorkerRetiredError
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Call, Row, Statement, StatementRunner
-from queue_core.stores.postgres.commit_markers import NO_MARKER, AutocommitRunner, VerbAnswerLostError, marker_of
+from queue_core.stores.postgres.commit_markers import (
+    NO_MARKER,
+    AutocommitRunner,
+    VerbAnswerLostError,
+    marker_of,
+    read_committed,
+)
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 from queue_core.verbs import ClientCall
@@ -116,7 +122,7 @@ class PostgresSession:
 
     def leave_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
         """Leave the commit marker of a client's call, with the tasks that it leased."""
-        self.rows(_SET_MARKER, *marker_of(call), task_ids)
+        self.write(_SET_MARKER, *marker_of(call), task_ids)
 
     def _find_earlier(self, call: ClientCall) -> None:
         """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did."""
@@ -128,7 +134,9 @@ class PostgresSession:
         call.answer_in((last, b""))
         self.has_marker = self.is_answered = True
         assert self._pool is not None, "a client's calls run in the store's own transactions"
-        raise VerbAnswerLostError(self._pool, int(xid), ids, is_repeat=True)
+        is_own = int(xid) == self.assigned_xid()  # the first try is in this transaction, which no other sees
+        read = self.rows if is_own else read_committed(self._pool)
+        raise VerbAnswerLostError(int(xid), ids, read, is_repeat=True)
 
     def rows(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that only reads, or returns the transaction's number itself (see `note_xid`)."""

@@ -275,3 +275,72 @@ def test_leases_of_several_clients_in_one_transaction_are_told_apart(store: Stor
     assert run(store, lambda turn: steps(turn, again)) == first
     assert [run(store, lambda turn, call=call: steps(turn, [call]), unit="verb") for call in again[:1]] == [first[:1]]  # type: ignore[misc]
     assert stats(store).deleted_total == 2
+
+
+# -- a call and its repeat in one transaction: a server that was stopped reads both at once -----------------------------
+
+
+def test_an_add_and_its_repeat_in_one_transaction_add_once(store: Store) -> None:
+    first, again = run(store, lambda turn: [turn.add(QUEUE, TASKS, call=call) for call in (FIRST, AGAIN)])
+    assert again == first
+    assert stats(store).added_total == len(TASKS)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_lease_and_its_repeat_in_one_transaction_are_the_same_lease(store: Store, count: int) -> None:
+    add(store, ClientCall("p", 1), *[NewTask(b"%d" % number) for number in range(9)])
+
+    def leases(turn: UnitOfWork) -> list[list[Lease]]:
+        return [
+            list(turn.lease(QUEUE, count=count, seconds=60, call=call).leases)
+            for call in (FIRST, ClientCall("other", 1), AGAIN)
+        ]
+
+    first, other, again = run(store, leases)
+    assert again == first
+    assert len({held.name for held in [*first, *other]}) == stats(store).in_flight == 2 * count
+
+
+def test_an_exchange_and_its_repeat_in_one_transaction_have_one_answer(store: Store) -> None:
+    add(store, ClientCall("p", 1), *[NewTask(b"%d" % number) for number in range(4)])
+    held = lease(store, count=2)
+    deletions = [Deletion(each.token) for each in held]
+
+    def exchanges(turn: UnitOfWork) -> list[tuple[list[Lease], list[str]]]:
+        found = [turn.exchange(QUEUE, deletions, count=1, seconds=60, call=call) for call in (FIRST, AGAIN)]
+        return [(list(granted.leases), list(lost)) for granted, lost in found]
+
+    first, again = run(store, exchanges)
+    assert again == first
+    assert (len(first[0]), first[1]) == (1, [])
+    assert (stats(store).deleted_total, stats(store).in_flight) == (2, 1)
+
+
+@pytest.mark.parametrize("then", [(), (NewTask(b"next"),)], ids=["alone", "with a successor"])
+def test_a_deletion_and_its_repeat_in_one_transaction_are_both_done(store: Store, then: tuple[NewTask, ...]) -> None:
+    add(store, ClientCall("p", 1), NewTask(b"x"))
+    (held,) = lease(store)
+    deletions = [Deletion(held.token, then)]
+    first, again = run(store, lambda turn: [turn.delete(QUEUE, deletions, call=call) for call in (FIRST, AGAIN)])
+    assert first[1] == []
+    assert again == first
+    assert (stats(store).deleted_total, stats(store).added_total) == (1, 1 + len(then))
+
+
+def test_a_renewal_and_a_release_and_their_repeats_in_one_transaction_are_done_once(store: Store) -> None:
+    add(store, ClientCall("p", 1), NewTask(b"x"))
+    (held,) = lease(store)
+    renewals, releases = [Renewal(held.token, 90)], [Release(held.token, 0.0)]
+    renewed = run(store, lambda turn: [turn.renew(QUEUE, renewals, call=call) for call in (FIRST, AGAIN)])
+    assert renewed[0] == renewed[1] != [None]
+    calls = (ClientCall("s", 2), ClientCall("s", 2, is_repeat=True))
+    released = run(store, lambda turn: [turn.release(QUEUE, releases, call=call) for call in calls])
+    assert released[0] == released[1] != [None]
+    assert stats(store).released_total == 1
+
+
+def test_leases_read_again_are_in_the_order_in_which_they_were_granted(store: Store) -> None:
+    add(store, ClientCall("p", 1), *[NewTask(b"%d" % priority, priority=priority) for priority in (0, 5, 9, 5)])
+    first = lease(store, FIRST, count=4)
+    assert [held.payload for held in first] == [b"9", b"5", b"5", b"0"]
+    assert lease(store, AGAIN, count=4) == first

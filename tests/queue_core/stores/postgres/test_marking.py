@@ -220,6 +220,14 @@ def test_leases_that_were_told_again_are_those_of_the_call(place: Place) -> None
     assert None not in outcomes
 
 
+def test_leases_that_were_told_again_come_by_priority(place: Place) -> None:
+    place.added(*[NewTask(b"%d" % priority, priority=priority) for priority in (0, 5, 9)])
+    place.wire.cut_next("lose answer")
+    with place.store.begin("verb") as turn:
+        again = turn.lease(QUEUE, FIVE, now=place.clock.now()).leases
+    assert (place.wire.cuts, [held.payload for held in again]) == (1, [b"9", b"5", b"0"])
+
+
 def test_a_lease_that_was_told_again_has_the_checkpoint(place: Place) -> None:
     place.added(NewTask(b"x", headers={"n": "1"}))
     (held,) = place.leased()
