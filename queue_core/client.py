@@ -146,20 +146,20 @@ class HttpQueue:
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """See `Queue.purge`."""
-        return cast("int", self._call("purge", {**values.tags_json(tags), "dead": dead})["count"])
+        return cast("int", self._change("purge", {**values.tags_json(tags), "dead": dead})["count"])
 
     def pause(self) -> None:
         """See `Queue.pause`."""
-        self._call("pause", {})
+        self._change("pause", {})
 
     def resume(self) -> None:
         """See `Queue.resume`."""
-        self._call("resume", {})
+        self._change("resume", {})
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
         """See `Queue.redrive`."""
         listed = None if names is None else as_names(names)
-        return cast("int", self._call("redrive", {**values.tags_json(tags), "names": listed})["count"])
+        return cast("int", self._change("redrive", {**values.tags_json(tags), "names": listed})["count"])
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `Queue.stats`."""
@@ -226,7 +226,8 @@ class HttpQueue:
 
         to = criteria.ChangeTo(eta, tag)
         body = http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, to=to)
-        return http.matched_batch_of(self._call(f"{action}-matching", body))
+        make = self._call if dry_run else self._change
+        return http.matched_batch_of(make(f"{action}-matching", body))
 
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
@@ -281,11 +282,11 @@ class HttpQueues:
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `Queues.put_queue`."""
         path = f"/v1/queues/{quoted(spec.name)}"
-        return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="safe")["created"])
+        return cast("bool", self._caller.call("PUT", path, values.settings_json(spec), repeat="keyed")["created"])
 
     def delete_queue(self, name: str) -> int:
         """See `Queues.delete_queue`."""
-        called = self._caller.call("DELETE", f"/v1/queues/{quoted(name)}", None, repeat="once")
+        called = self._caller.call("DELETE", f"/v1/queues/{quoted(name)}", None, repeat="keyed")
         return cast("int", called["count"])
 
     def queues(self) -> list[QueueSpec]:
@@ -302,7 +303,7 @@ class HttpQueues:
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
-        self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="safe")
+        self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="keyed")
 
     def observe(
         self,
@@ -326,7 +327,7 @@ class HttpQueues:
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """See `Queues.retire_worker`."""
-        return cast("bool", self._post(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
+        return cast("bool", self._change(f"/v1/workers/{quoted(worker)}/retire", {"busy": busy})["retired"])
 
     def worker_activity(self, queue: str, *, prefix: str = "") -> list[WorkerActivity]:
         """Return the recent activity, as seen by one server, of workers whose names begin with `prefix`."""
@@ -336,16 +337,16 @@ class HttpQueues:
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """See `Queues.release_worker`."""
         body: Json = {} if failure == WORKER_DIED else {"failure": values.failure_json(failure)}
-        answer = self._post(f"/v1/workers/{quoted(worker)}/release", body)
+        answer = self._change(f"/v1/workers/{quoted(worker)}/release", body)
         return values.many_of(FinishedLease, answer["released"])
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
-        return cast("bool", self._post("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
+        return cast("bool", self._change("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
 
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """See `Queues.register`."""
-        self._post(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
+        self._change(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
 
     def registrations(self, kind: str) -> list["Registration"]:
         """See `Queues.registrations`."""
@@ -374,6 +375,10 @@ class HttpQueues:
 
     def _post(self, path: str, body: Json) -> Json:
         return self._caller.post(path, body, repeat="safe")
+
+    def _change(self, path: str, body: Json) -> Json:
+        """Make a call that takes effect once, however often it is sent."""
+        return self._caller.post(path, body, repeat="keyed")
 
 
 def _refuse_connection(connection: object | None) -> None:

@@ -22,6 +22,7 @@ from queue_core.api import (
 )
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
 from queue_core.attempts.failures import as_failure
+from queue_core.calls.pieces import purge_pieces, redrive_pieces, run_pieces
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
@@ -171,7 +172,7 @@ class LocalQueue:
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """See `Queue.purge`."""
-        return self._in_chunks(lambda work: work.purge(self._name, tags, dead=dead))
+        return run_pieces(self._service.run, purge_pieces(self._name, tags, dead=dead))
 
     def pause(self) -> None:
         """See `Queue.pause`."""
@@ -186,7 +187,7 @@ class LocalQueue:
         if names is not None:
             listed = as_names(names)
             return self._service.run(lambda work: work.redrive(self._name, listed, tags))
-        return self._in_chunks(lambda work: work.redrive(self._name, None, tags))
+        return run_pieces(self._service.run, redrive_pieces(self._name, tags))
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """See `Queue.stats`."""
@@ -275,12 +276,6 @@ class LocalQueue:
         if connection is None:
             return self._service.run(operation, unit="verb")
         return self._service.within(connection, operation)
-
-    def _in_chunks(self, operation: Operation[int]) -> int:
-        total = 0
-        while count := self._service.run(operation):
-            total += count
-        return total
 
     def _wait_for(self, lease: Operation[Granted], unit: Unit, *, tags: TagFilter, wait_seconds: float) -> Granted:
         clock = self._service.clock

@@ -25,11 +25,11 @@ class HttpSchedules:
     def declare(self, schedules: Sequence[Schedule], *, keep: Collection[str] = ()) -> ScheduleChanges:
         """See `Schedules.declare`."""
         body: Json = {"schedules": [schedule_json(one) for one in schedules], "keep": sorted(keep)}
-        answer = self._caller.call("PUT", "/v1/schedules", body, repeat="safe")
+        answer = self._caller.call("PUT", "/v1/schedules", body, repeat="keyed")
         return ScheduleChanges(**{kind: tuple(cast("list[str]", names)) for kind, names in answer.items()})
 
     def add_ticks(self) -> TickReport:
-        """See `Schedules.add_ticks`."""
+        """See `Schedules.add_ticks`. Without a key: the name of a tick's task refuses a second one."""
         answer: dict[str, Any] = self._caller.post("/v1/schedules/add-ticks", {}, repeat="safe", patience="short")
         return TickReport(
             answer["now"],
@@ -43,15 +43,15 @@ class HttpSchedules:
 
     def run(self, name: str) -> AddedTick:
         """See `Schedules.run`."""
-        return _one(AddedTick, self._caller.post(_path(name, "run"), {}, repeat="once"))
+        return _one(AddedTick, self._caller.post(_path(name, "run"), {}, repeat="keyed"))
 
     def pause(self, name: str) -> ScheduleStatus:
         """See `Schedules.pause`."""
-        return _one(ScheduleStatus, self._caller.post(_path(name, "pause"), {}, repeat="safe"))
+        return _one(ScheduleStatus, self._caller.post(_path(name, "pause"), {}, repeat="keyed"))
 
     def resume(self, name: str) -> ScheduleStatus:
         """See `Schedules.resume`."""
-        return _one(ScheduleStatus, self._caller.post(_path(name, "resume"), {}, repeat="safe"))
+        return _one(ScheduleStatus, self._caller.post(_path(name, "resume"), {}, repeat="keyed"))
 
 
 def _path(name: str, verb: str) -> str:

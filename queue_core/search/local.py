@@ -1,8 +1,9 @@
 """Searches of a store that this process opened."""
 
+from queue_core.calls.pieces import run_pieces
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage
-from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
+from queue_core.search.verbs import change_pieces, check_action, plan_of, read_page, total_of
 from queue_core.service import QueueService
 
 
@@ -30,11 +31,10 @@ def change_matching(
     check_action(action, to)
     wanted = wanted.within(action)
     made = Scan(wanted, after=after, limit=MAX_PEEK_TASKS, most=scan)
-    total = _run(service, queue, made)
-    changed = 0
-    if not dry_run:
-        changed = sum(service.run(step) for step in chunk_changes(queue, action, wanted, made.found, to=to))
-    return MatchedBatch(len(made.found), changed, made.next_after, made.scanned, total)
+    plan = plan_of(made, _run(service, queue, made))
+    if dry_run:
+        return plan.batch
+    return plan.answer(run_pieces(service.run, change_pieces(queue, action, wanted, plan, to=to)))
 
 
 def _run(service: QueueService, queue: str, scan: Scan) -> int:

@@ -1,29 +1,72 @@
 """The steps of searches and of changes of all that match, as operations of a unit of work."""
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from pydantic_core import from_json, to_json
+
+from queue_core.calls.pieces import Piece, RunPiece, keep_first, session_of
+from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_tag
-from queue_core.search.criteria import Action, ChangeTo, Scan, Search
-from queue_core.service import Operation
+from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import Page, Release
+from queue_core.verbs import ClientCall, Page, Release
 
-CHUNK = 100
-"""Tasks that are changed in one transaction: other callers come between two."""
+CHUNK = 50
+"""Tasks that are changed in one transaction: other callers come between two, and Redis recognises as many repeated
+calls."""
 
 
-def chunk_changes(
-    queue: str, action: Action, search: Search, found: Sequence[StoredTask], *, to: ChangeTo
-) -> Iterator[Operation[int]]:
-    """Yield the transactions that change the found tasks, as far as they still match; each returns how many."""
-    names = [task.shown_name for task in found]
-    for begin in range(0, len(names), CHUNK):
-        yield partial(
-            change_chunk, queue=queue, action=action, search=search, names=names[begin : begin + CHUNK], to=to
-        )
+@dataclass(frozen=True, slots=True)
+class ChangePlan:
+    """The tasks that one step of a change found, and its answer, in which none is changed yet."""
+
+    names: tuple[str, ...]
+    batch: MatchedBatch
+
+    def answer(self, changed: int) -> MatchedBatch:
+        """Return the answer when so many were changed."""
+        return replace(self.batch, changed=changed)
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A task as it was when it was found to match."""
+
+    name: str
+    token: str
+    eta: Instant
+
+
+def plan_of(scan: Scan, total: int) -> ChangePlan:
+    """Return the plan to change all that a scan found."""
+    batch = MatchedBatch(len(scan.found), 0, scan.next_after, scan.scanned, total)
+    return ChangePlan(tuple(task.shown_name for task in scan.found), batch)
+
+
+def keep_plan(work: UnitOfWork, call: ClientCall | None, plan: ChangePlan) -> ChangePlan:
+    """Return the plan of a call: the first one that was made for it."""
+    if call is None:
+        return plan
+    facts = plan.batch
+    encoded = to_json([plan.names, facts.matched, facts.next_after, facts.scanned, facts.total])
+    names, matched, next_after, scanned, total = from_json(
+        keep_first(work, f"{session_of(call)}.plan", lambda: encoded)
+    )
+    return ChangePlan(tuple(names), MatchedBatch(matched, 0, next_after, scanned, total))
+
+
+def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, *, to: ChangeTo) -> RunPiece:
+    """Return the pieces that change the tasks of a plan, as far as they still match."""
+
+    def run(piece: Piece) -> tuple[int, bool]:
+        begin = piece.number * CHUNK
+        names = plan.names[begin : begin + CHUNK]
+        return _change_chunk(piece, queue, action, search, names, to), begin + CHUNK >= len(plan.names)
+
+    return run
 
 
 def read_page(work: UnitOfWork, queue: str, scan: Scan) -> Page:
@@ -62,29 +105,34 @@ def check_action(action: Action, to: ChangeTo) -> None:
         check_tag(to.tag)
 
 
-def change_chunk(
-    work: UnitOfWork, *, queue: str, action: Action, search: Search, names: Sequence[str], to: ChangeTo
-) -> int:
+def _change_chunk(piece: Piece, queue: str, action: Action, search: Search, names: Sequence[str], to: ChangeTo) -> int:
     """Change those of the named tasks that still match; return how many.
 
     They are looked at again in the transaction that changes them, where the store has transactions of several verbs:
     a task that was leased or redriven since it was found is left alone.
     """
-    page = work.peek(
-        queue,
-        tags=ANY,
-        states=search.states,
-        names=names,
-        after=0,
-        limit=len(names),
-        payload_bytes=search.payload_bytes,
-    )
-    tasks = [task for task in page.tasks if search.matches(task)]
-    return _change(work, queue, action, tasks, to) if tasks else 0
+    if not names:
+        return 0
+
+    def still_matching() -> list[StoredTask]:
+        page = piece.work.peek(
+            queue,
+            tags=ANY,
+            states=search.states,
+            names=names,
+            after=0,
+            limit=len(names),
+            payload_bytes=search.payload_bytes,
+        )
+        return [task for task in page.tasks if search.matches(task)]
+
+    kept = piece.plan(lambda: to_json([(task.shown_name, task.token, task.eta) for task in still_matching()]))
+    targets = [_Target(name, token, Instant(eta)) for name, token, eta in from_json(kept)]
+    return _change(piece.work, queue, action, targets, to) if targets else 0
 
 
-def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[StoredTask], to: ChangeTo) -> int:
-    names = [task.shown_name for task in tasks]
+def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Target], to: ChangeTo) -> int:
+    names = [task.name for task in tasks]
     match action:
         case "delete":
             return work.delete_by_name(queue, names).count("deleted")
@@ -96,6 +144,6 @@ def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[Stored
         case "postpone":
             eta = to.eta
             assert eta is not None, "checked before"
-            return sum(work.postpone(queue, task.shown_name, expected=task.eta, eta=eta) for task in tasks)
+            return sum(work.postpone(queue, task.name, expected=task.eta, eta=eta) for task in tasks)
         case "retag":
             return work.retag(queue, names, to.tag)

@@ -1,15 +1,19 @@
 """Handlers of the regular endpoints: each takes a call that was admitted and validated, and returns the response."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
-from typing import Annotated, Literal, TypeVar
+from types import NoneType
+from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.api import Observation
+from queue_core.calls.once import once
+from queue_core.calls.pieces import CallProgress, RunPiece, failed_after, piece_after, purge_pieces, redrive_pieces
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.events import QueueEvent
 from queue_core.local import lease_lost
@@ -28,7 +32,6 @@ from queue_core.server.open_calls import a_long_wait
 from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.service import Operation
 from queue_core.stats import FinishedLease, QueueStats, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -37,6 +40,7 @@ from queue_core.verbs import ClientCall, Storage
 log = get_logger()
 
 B = TypeVar("B", bound=schemas.RequestBody)
+T = TypeVar("T")
 
 NOBODY = Principal(Role(0), queues=())
 _STRONGEST_FIRST = (Role.ADMIN, Role.OPERATOR, Role.WORKER, Role.PRODUCER, Role.VIEWER)
@@ -101,6 +105,45 @@ def log_change(call: EndpointCall, action: str, **facts: object) -> None:
     log.info(events.QUEUE_CHANGED, action=action, **call.path, **facts, by=call.who)
 
 
+# -- calls that take effect once (ADR 28, ADR 46) -------------------------------------------------------------------
+
+
+async def change(
+    core: ServerState, key: bytes | None, answers: type[T], verb: Callable[[UnitOfWork], T], *, size_bytes: int = 0
+) -> T:
+    """Run a verb that changes something; with an `Idempotency-Key`, so that it takes effect once.
+
+    Args:
+        answers: the type of the verb's answer, which is stored as JSON.
+        size_bytes: see `Committer.submit`.
+    """
+    adapter: TypeAdapter[T] = _adapter(cast("Any", answers))
+
+    def run(work: UnitOfWork, call: ClientCall | None) -> T:
+        return once(work, call, verb, encode=adapter.dump_json, decode=adapter.validate_json)
+
+    return await core.committer.run(idempotent_operation(client_call(key), run), size_bytes=size_bytes)
+
+
+async def in_pieces(core: ServerState, call: ClientCall | None, run: RunPiece) -> int:
+    """Run a call of several transactions to its end; return how many tasks it changed, by whichever server.
+
+    Raises the store's error, which says what was done before it failed.
+    """
+    done = CallProgress()
+    while not done.is_over:
+        try:
+            done = await core.committer.run(piece_after(done, call, run), size_bytes=MANY_TASKS_BYTES)
+        except StoreError as error:
+            raise failed_after(done, error) from error
+    return done.total
+
+
+@cache
+def _adapter(answers: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(answers)
+
+
 # -- workers and producers ------------------------------------------------------------------------------------------
 
 
@@ -136,20 +179,20 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
 
 async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
     params = call.read(schemas.PurgeRequest)
-    tags = params.filter()
-    done = await _in_chunks(core, lambda work: work.purge(call.queue, tags, dead=params.dead))
-    log_change(call, "purge", tasks=done["count"])
-    return done
+    pieces = purge_pieces(call.queue, params.filter(), dead=params.dead)
+    count = await in_pieces(core, client_call(call.key), pieces)
+    log_change(call, "purge", tasks=count)
+    return {"count": count}
 
 
 async def pause(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await core.committer.run(lambda work: work.set_paused(call.queue, "paused"))
+    await change(core, call.key, bool, lambda work: work.set_paused(call.queue, "paused"))
     log_change(call, "pause")
     return {}
 
 
 async def resume(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await core.committer.run(lambda work: work.set_paused(call.queue, "running"))
+    await change(core, call.key, bool, lambda work: work.set_paused(call.queue, "running"))
     log_change(call, "resume")
     return {}
 
@@ -158,18 +201,11 @@ async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
     params = call.read(schemas.RedriveRequest)
     tags = params.filter()
     if params.names is not None:
-        count = await core.committer.run(lambda work: work.redrive(call.queue, params.names, tags))
+        count = await change(core, call.key, int, lambda work: work.redrive(call.queue, params.names, tags))
     else:
-        count = (await _in_chunks(core, lambda work: work.redrive(call.queue, None, tags)))["count"]
+        count = await in_pieces(core, client_call(call.key), redrive_pieces(call.queue, tags))
     log_change(call, "redrive", tasks=count)
     return {"count": count}
-
-
-async def _in_chunks(core: ServerState, operation: Operation[int]) -> schemas.Count:
-    total = 0
-    while count := await core.committer.run(operation, size_bytes=MANY_TASKS_BYTES):
-        total += count
-    return {"count": total}
 
 
 async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:
@@ -183,9 +219,9 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
 async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
     if call.principal.role & Role.ADMIN:
-        created = await core.committer.run(lambda work: work.put_queue(spec))
+        created = await change(core, call.key, bool, lambda work: work.put_queue(spec))
     else:
-        created = await core.committer.run(lambda work: work.declare_queue(spec))
+        created = await change(core, call.key, bool, lambda work: work.declare_queue(spec))
         if not created:
             return {"created": False}
     core.access.forget(call.queue)
@@ -202,14 +238,18 @@ async def show_storage(core: ServerState, call: EndpointCall) -> Storage:
 async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
     check_whole_store(call.principal, "the limit of the store")
     limit_bytes = call.read(schemas.StorageLimit).limit_bytes
-    await core.committer.run(lambda work: work.set_storage_limit(limit_bytes))
+    await change(core, call.key, NoneType, lambda work: work.set_storage_limit(limit_bytes))
     log_change(call, "limit storage", limit_bytes=limit_bytes)
     return {}
 
 
 async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
-    count = await core.committer.run(
-        lambda work: work.transaction.delete_queue(call.queue), size_bytes=MANY_TASKS_BYTES
+    count = await change(
+        core,
+        call.key,
+        int,
+        lambda work: work.transaction.delete_queue(call.queue),
+        size_bytes=MANY_TASKS_BYTES,
     )
     core.access.forget(call.queue)
     core.waiting.retry_queue(call.queue)
@@ -361,7 +401,7 @@ async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retire
     worker = call.path["worker"]
     busy = call.read(schemas.RetireRequest).busy
     limits.check_worker(worker)
-    retired = await core.committer.run(lambda work: work.retire_worker(worker, busy=busy))
+    retired = await change(core, call.key, bool, lambda work: work.retire_worker(worker, busy=busy))
     if retired or busy == "finish":
         core.waiting.retry_worker(worker)
     return {"retired": retired}
@@ -371,7 +411,9 @@ async def release_worker(core: ServerState, call: EndpointCall) -> schemas.Relea
     worker = call.path["worker"]
     failure = call.read(reports.ReleaseWorkerRequest).value()
     limits.check_worker(worker)
-    finished = await core.committer.run(lambda work: work.release_worker(worker, failure=failure))
+    finished = await change(
+        core, call.key, list[FinishedLease], lambda work: work.release_worker(worker, failure=failure)
+    )
     core.waiting.retry_worker(worker)
     return {"released": list(finished)}
 
@@ -389,7 +431,7 @@ async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
     def take_lead(work: UnitOfWork) -> bool:
         return work.lead(params.name, params.holder, seconds=params.seconds)
 
-    return {"held": await core.committer.run(take_lead)}
+    return {"held": await change(core, call.key, bool, take_lead)}
 
 
 class RegisterRequest(schemas.RequestBody):
@@ -408,9 +450,11 @@ class RegistrationList(TypedDict):
 
 async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
     kind, params = call.path["kind"], call.read(RegisterRequest)
-    await core.committer.run(
-        lambda work: registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
-    )
+
+    def register_here(work: UnitOfWork) -> None:
+        registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
+
+    await change(core, call.key, NoneType, register_here)
     return {}
 
 

@@ -14,7 +14,7 @@ from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import CatchUp, Schedule
 from queue_core.server.access import Access
-from queue_core.server.handlers import EndpointCall, log_change
+from queue_core.server.handlers import EndpointCall, change, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState
 from queue_core.unit_of_work import UnitOfWork
@@ -76,8 +76,11 @@ async def list_schedules(core: ServerState, call: EndpointCall) -> ScheduleList:
 async def declare_schedules(core: ServerState, call: EndpointCall) -> ScheduleChanges:
     params, now = call.read(DeclareSchedulesRequest), _now(core)
     schedules = [one.value() for one in params.schedules]
-    return await core.committer.run(
-        lambda work: schedule_verbs.declare_schedules(work, schedules, keep=params.keep, now=now)
+    return await change(
+        core,
+        call.key,
+        ScheduleChanges,
+        lambda work: schedule_verbs.declare_schedules(work, schedules, keep=params.keep, now=now),
     )
 
 
@@ -89,7 +92,8 @@ async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noq
 async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
     now = _now(core)
     await _check(core, call, "insert")
-    done = await core.committer.run(lambda work: schedule_verbs.run_schedule(work, call.path["schedule"], now=now))
+    name = call.path["schedule"]
+    done = await change(core, call.key, AddedTick, lambda work: schedule_verbs.run_schedule(work, name, now=now))
     log_change(call, "run schedule")
     return done
 
@@ -97,7 +101,8 @@ async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
 async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
     await _check(core, call, "update")
-    done = await core.committer.run(lambda work: schedule_verbs.pause_schedule(work, call.path["schedule"], now=now))
+    name = call.path["schedule"]
+    done = await change(core, call.key, ScheduleStatus, lambda work: schedule_verbs.pause_schedule(work, name, now=now))
     log_change(call, "pause schedule")
     return done
 
@@ -105,7 +110,10 @@ async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatu
 async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
     now = _now(core)
     await _check(core, call, "update")
-    done = await core.committer.run(lambda work: schedule_verbs.resume_schedule(work, call.path["schedule"], now=now))
+    name = call.path["schedule"]
+    done = await change(
+        core, call.key, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now)
+    )
     log_change(call, "resume schedule")
     return done
 

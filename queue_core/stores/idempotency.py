@@ -8,7 +8,9 @@ from typing import TypeVar
 
 from pydantic_core import from_json, to_json
 
+from queue_core import errors
 from queue_core.clock import Instant
+from queue_core.errors import QueueError, StoreError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.stats import FinishedLease
 from queue_core.store import Transaction
@@ -20,6 +22,8 @@ T = TypeVar("T")
 Encode = Callable[[T], bytes | None]
 Decode = Callable[[bytes], T]
 
+_REFUSED = b'{"refused":'
+"""The beginning of a kept answer that is a refusal."""
 RENEWED_FIELDS = ("token", "name", "tag", "worker", "lease_number", "expires_at")
 
 
@@ -34,6 +38,8 @@ def once(
 ) -> T:
     """Return the stored answer to `call`, or run it and store its answer.
 
+    A repeat that is refused is stored too: its first try may still come, and would take effect.
+
     Args:
         encode: returns an answer as bytes; None when nothing was changed, so that nothing needs to be stored.
 
@@ -41,12 +47,35 @@ def once(
     """
     kept = transaction.answer_of(call, now=now)
     if kept is not None:
+        raise_refusal(kept)
         return decode(kept)
-    outcome = run()
+    try:
+        outcome = run()
+    except StoreError:
+        raise
+    except QueueError as error:
+        if call.is_repeat:
+            transaction.record_answer(call, encode_refusal(error), now=now)
+        raise
     answer = encode(outcome)
     if answer is not None:
         transaction.record_answer(call, answer, now=now)
     return outcome
+
+
+def encode_refusal(error: QueueError) -> bytes:
+    """Encode the refusal of a repeat."""
+    text = error.public_message if isinstance(error, errors.UnknownQueueError) else str(error)
+    return to_json({"refused": [type(error).__name__, text]})
+
+
+def raise_refusal(kept: bytes) -> None:
+    """Raise the error of a stored answer that is a refusal."""
+    if kept.startswith(_REFUSED):
+        name, text = from_json(kept)["refused"]
+        error = getattr(errors, name, errors.InvalidRequestError)(text)
+        assert isinstance(error, QueueError), "only refusals are kept"
+        raise error
 
 
 def current_leases(

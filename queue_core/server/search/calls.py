@@ -26,10 +26,11 @@ from queue_core.search.criteria import (
     Search,
     check_search,
 )
-from queue_core.search.verbs import check_action, chunk_changes, read_page, total_of
+from queue_core.search.verbs import change_pieces, check_action, keep_plan, plan_of, read_page, total_of
 from queue_core.server import events
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
-from queue_core.server.handlers import EndpointCall
+from queue_core.server.fast_path import client_call
+from queue_core.server.handlers import EndpointCall, in_pieces
 from queue_core.server.options import Role
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
@@ -160,14 +161,15 @@ async def _change(
     check_action(action, to)
     wanted = params.search().within(action)
     scan = Scan(wanted, after=params.after, limit=limits.MAX_PEEK_TASKS, most=params.scan)
-    total = await _run(core, call.queue, scan)
-    changed = 0
-    if not params.dry_run:
-        for step in chunk_changes(call.queue, action, wanted, scan.found, to=to):
-            changed += await core.committer.run(step, size_bytes=MANY_TASKS_BYTES)
-        if changed:
-            log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
-    return MatchedBatch(len(scan.found), changed, scan.next_after, scan.scanned, total)
+    found = plan_of(scan, await _run(core, call.queue, scan))
+    if params.dry_run:
+        return found.batch
+    client = client_call(call.key)
+    plan = await core.committer.run(lambda work: keep_plan(work, client, found))
+    changed = await in_pieces(core, client, change_pieces(call.queue, action, wanted, plan, to=to))
+    if changed:
+        log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
+    return plan.answer(changed)
 
 
 async def _run(core: ServerState, queue: str, scan: Scan) -> int:

@@ -341,7 +341,7 @@ def _in_lease_order(lost: VerbAnswerLostError, queue: str, leases: Sequence[Row]
         return sorted((row for row in leases if row[0] in places), key=lambda row: places[row[0]])
     if len(leases) < 2:
         return list(leases)
-    priorities = dict(lost.read_answer(_PRIORITIES, queue, [row[0] for row in leases]))
+    priorities: dict[int, int] = dict(lost.read_answer(_PRIORITIES, queue, [row[0] for row in leases]))
     return sorted(leases, key=lambda row: (-priorities.get(row[0], 0), *_order(row)))
 
 

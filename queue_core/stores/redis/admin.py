@@ -17,10 +17,7 @@ from queue_core.verbs import Retagged, Storage
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
     """See `Transaction.set_storage_limit`. The limit is written first, so that queues created meanwhile count too."""
-    if limit_bytes is None:
-        calls.client.execute(STORAGE, "DEL", STORAGE)
-    else:
-        calls.client.execute(STORAGE, "SET", STORAGE, limit_bytes)
+    calls.done(calls.send("limit_storage", (STORAGE,), ("" if limit_bytes is None else limit_bytes,)))
     for queue in calls.names():
         _set_counting(calls, queue, b"0" if limit_bytes is None else b"1")
 
@@ -176,4 +173,4 @@ def set_moved(calls: Calls, name: str, to: str) -> None:
 
 
 def _list(calls: Calls, name: str) -> None:
-    calls.done(calls.client.call("enlist", (QUEUES,), (name,)))
+    calls.done(calls.send("enlist", (QUEUES,), (name,)))

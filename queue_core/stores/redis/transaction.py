@@ -207,11 +207,11 @@ class RedisTransaction:
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
         return RedisTransaction(self._calls.once_for_call(call))
 
-    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002 - of `once_for_call`
-        return None
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
+        return call.answer_in(self.last_answer(call.session))
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        """See `answer_of`."""
+        self.keep_answer(call.session, call.number, answer, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return transfer.last_answer(self._calls, session)

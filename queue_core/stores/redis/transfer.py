@@ -65,7 +65,7 @@ def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
 def keep_answer(calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days") -> None:
     """See `Transaction.keep_answer`."""
     args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else _ANSWER_KEPT_SECONDS)
-    data = calls.done(calls.client.call("keep_answer", (session_key(session),), args))
+    data = calls.done(calls.send("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)
         raise StoreUnavailableError(f"call {number} of session {session!r} came late: call {last} was answered")

@@ -77,10 +77,10 @@ def release(calls: Calls, worker: str, *, failure: Failure, now: Instant) -> lis
 
 def _remember(calls: Calls, worker: str, *, now: Instant) -> None:
     """Keep the retirement for queues that are created later: `put_queue` reads it."""
-    calls.done(calls.client.call("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
+    calls.done(calls.send("keep_retired", (RETIRED,), (pack(">Q", now), worker)))
 
 
 def lead(calls: Calls, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
     """See `Transaction.lead`."""
     args = (pack(">QQ", now, after(now, seconds)), holder)
-    return calls.done(calls.client.call("lead", (lead_key(name),), args))[DATA] == _ONE
+    return calls.done(calls.send("lead", (lead_key(name),), args))[DATA] == _ONE

@@ -52,14 +52,17 @@ function changes(name, verb, grows)
   register(name, verb, grows ~= 'grows' and { 'allow-oom' } or {})
 end
 
--- Register a verb that changes something else, or several queues: its answer is kept beside the first key.
+-- Register a verb that changes something else, or several queues: its answer is kept beside the first key, unless the
+-- verb says that it changed nothing and may be tried again.
 function changes_beside(name, verb, grows)
   changes(name, function(keys, args)
     local key, number = keys[1] .. ':k:' .. args[1], tonumber(args[2])
     local kept = call('GET', key)
     local answer = kept and repeated_answer(keys[1], kept, number, 0)
     if answer then return answer end
-    answer = verb(keys, args)
+    local is_refused
+    answer, is_refused = verb(keys, args)
+    if is_refused then return answer end
     call('SET', key, kept_answer(number, 0, answer), 'EX', KEPT_SECONDS)
     return answer
   end, grows)

@@ -104,6 +104,12 @@ local function count_stored(keys, args)
   return 'o\0'
 end
 
+-- Set the limit on the bytes of all payloads. Arguments: the limit; "": there is none.
+local function limit_storage(keys, args)
+  if args[3] == '' then call('DEL', keys[1]) else call('SET', keys[1], args[3]) end
+  return 'o\0'
+end
+
 -- Add a queue to the list of all queues, oldest first. Arguments: its name.
 local function enlist(keys, args)
   if not call('ZSCORE', keys[1], args[3]) then
@@ -130,4 +136,5 @@ changes_beside('set_moved', set_moved)
 changes_beside('delete_queue', delete_queue)
 changes_beside('count_stored', count_stored)
 changes_beside('enlist', enlist, 'grows')
+changes_beside('limit_storage', limit_storage, 'grows')
 changes('settle', settle_due)

@@ -74,7 +74,7 @@ local function keep_answer(keys, args)
   local number = parse('>I8', args[3])
   local known = call('GET', keys[1])
   local last = known and parse('>I8', known)
-  if last and last >= number then return 'o\0' .. '0' .. pack('>I8', last) end
+  if last and last >= number then return 'o\0' .. '0' .. pack('>I8', last), true end
   call('SET', keys[1], args[3] .. args[4], 'EX', args[5])
   return 'o\0' .. '1'
 end

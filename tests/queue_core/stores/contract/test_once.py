@@ -277,7 +277,7 @@ def test_leases_of_several_clients_in_one_transaction_are_told_apart(store: Stor
     assert stats(store).deleted_total == 2
 
 
-# -- a call and its repeat in one transaction: a server that was stopped reads both at once -----------------------------
+# -- a call and its repeat in one transaction: a server that was stopped reads both ---------------------------------
 
 
 def test_an_add_and_its_repeat_in_one_transaction_add_once(store: Store) -> None:
