@@ -2,7 +2,8 @@
 
 A call is retried if it was not sent or the store was unavailable. If its response was lost, a `safe` call is retried,
 as it may run twice, and a `keyed` call, as the store applies it once: it keeps the answer to each session's last call
-(see `server/idempotency.py`). A `once` call is not. With several servers, the next one is tried at once. See ADR 5.
+(ADR 28). A `once` call is not. With several servers, the next one is tried at once, also when one is silent for 4 s
+and answers no probe either (ADR 56). See ADR 5.
 """
 
 import math
@@ -205,8 +206,8 @@ class HttpCaller:
         """Send a request until there is a response or no try is left.
 
         Args:
-            patience: `short`, for callers that retry by themselves: try an unavailable store once through each server,
-                and don't retry after a timeout.
+            patience: `short`, for callers that retry by themselves: try an unavailable store, and one that does not
+                answer in time, once through each server.
 
         Raises `StoreUnavailableError` when there is no response and nothing was changed, `OutcomeUnknownError` when the
         request may have taken effect.
@@ -235,7 +236,8 @@ class HttpCaller:
                 self._servers.fail_over(server)
                 is_in_doubt = True
                 _record_sent(session, sent_at)
-                timeouts_left -= error.is_timeout if patience == "long" else error.is_timeout * timeouts_left
+                goes_on = patience == "long" or attempt < len(self._servers)
+                timeouts_left -= error.is_timeout if goes_on else error.is_timeout * timeouts_left
                 if is_last or not timeouts_left or repeat == "once" or self._is_closed:
                     raise self._unanswered(method, path, error) from error
             else:
@@ -283,7 +285,7 @@ class HttpCaller:
         timeout_seconds = self._timeout_seconds + wait_seconds
         if len(data) > LONG_BODY_BYTES:
             timeout_seconds += len(data) / SLOW_BYTES_PER_SECOND
-        return server.transport.request(request, timeout_seconds=timeout_seconds)
+        return server.transport.request(request, timeout_seconds=timeout_seconds, watches=len(self._servers) > 1)
 
     def _take_session(self) -> Session:
         try:

@@ -3,10 +3,12 @@
 Knows nothing of queues and never retries.
 """
 
+import math
 import select
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Lock
 from urllib.parse import unquote, urlsplit
@@ -22,6 +24,11 @@ CONNECT_SECONDS = 2.0
 """How long a connect may take."""
 DEAD_PEER_SECONDS = 4
 """The kernel ends a connection whose peer's host has acknowledged nothing for so long."""
+SILENT_SECONDS = 2.0
+"""A server that says nothing for so long while a call is under way is asked whether it is there, where it has a
+substitute; it has as long again to answer."""
+LONG_REQUEST_BYTES = 64 << 10
+"""A request up to this size fits into the kernel's buffers, whether its server reads it or not."""
 PROBE_AFTER_SECONDS = 2
 """Idle time before the first keep-alive probe; then one follows every second."""
 MAX_IDLE_CONNECTIONS = 128
@@ -121,29 +128,60 @@ class HttpClientConnection:
         self._is_complete = False
         self._is_reusable = False
 
-    def request(self, request: bytes, *, timeout_seconds: float) -> tuple[HttpResponse, bool]:
+    def request(
+        self, request: bytes, *, timeout_seconds: float, is_there: Callable[[], bool] | None = None
+    ) -> tuple[HttpResponse, bool]:
         """Send a request; return the response and whether the connection can be reused.
+
+        Args:
+            is_there: asks the server whether it is there, whenever it is silent for `SILENT_SECONDS`; False ends the
+                call. None: it has the whole timeout.
 
         Raises `ResponseLostError`; the connection is unusable then.
         """
-        if timeout_seconds != self._timeout_seconds:
-            self._socket.settimeout(timeout_seconds)
-            self._timeout_seconds = timeout_seconds
+        step_seconds = timeout_seconds if is_there is None else min(timeout_seconds, SILENT_SECONDS)
+        if step_seconds != self._timeout_seconds:
+            self._socket.settimeout(step_seconds)
+            self._timeout_seconds = step_seconds
+        wait = None if is_there is None else _Wait(is_there, timeout_seconds, waited_seconds=0.0)
         try:
-            self._socket.sendall(request)
-            data = self._socket.recv(READ_BYTES)
+            if wait is None or len(request) <= LONG_REQUEST_BYTES:
+                self._socket.sendall(request)
+            else:
+                self._send_parts(request, wait)
+            data = self._receive(wait)
             body = body_after(self._known_head, data)
             if body is not None:
                 return HttpResponse(200, body), True
-            return self._parse(data, timeout_seconds=timeout_seconds), self._is_reusable
+            return self._parse(data, wait, timeout_seconds=timeout_seconds), self._is_reusable
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:  # ours; the kernel's has an errno
-                raise ResponseLostError(f"no response within {timeout_seconds:.1f} s", is_timeout=True) from error
+                waited = timeout_seconds if wait is None else wait.waited_seconds
+                raise ResponseLostError(f"no response within {waited:.1f} s", is_timeout=True) from error
             raise ResponseLostError(str(error)) from error
         except httptools.HttpParserError as error:
             raise ResponseLostError(f"not an HTTP response: {error}") from error
 
-    def _parse(self, first: bytes, *, timeout_seconds: float) -> HttpResponse:
+    def _send_parts(self, request: bytes, wait: "_Wait") -> None:
+        """Send a long request, which a server that does not read it keeps from being sent."""
+        left = memoryview(request)
+        while left:
+            try:
+                left = left[self._socket.send(left) :]
+            except TimeoutError as error:
+                wait.go_on(error)
+
+    def _receive(self, wait: "_Wait | None") -> bytes:
+        """Receive the next bytes."""
+        if wait is None:
+            return self._socket.recv(READ_BYTES)
+        while True:
+            try:
+                return self._socket.recv(READ_BYTES)
+            except TimeoutError as error:
+                wait.go_on(error)
+
+    def _parse(self, first: bytes, wait: "_Wait | None", *, timeout_seconds: float) -> HttpResponse:
         """Parse a response that begins with `first`, and read the rest of it before the timeout."""
         until: float | None = None
         self._parts.clear()
@@ -158,9 +196,10 @@ class HttpClientConnection:
                 break
             now = _CLOCK.monotonic()
             until = now + timeout_seconds if until is None else until
-            self._timeout_seconds = max(0.001, until - now)
-            self._socket.settimeout(self._timeout_seconds)
-            data = self._socket.recv(READ_BYTES)
+            if wait is None or until - now < SILENT_SECONDS:
+                self._timeout_seconds = max(0.001, until - now)
+                self._socket.settimeout(self._timeout_seconds)
+            data = self._receive(wait)
         body = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
         response = HttpResponse(parser.get_status_code(), body)
         self._known_head = known_head(response, data) if data is first and self._is_reusable else b""
@@ -189,6 +228,25 @@ class HttpClientConnection:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+@dataclass(slots=True, eq=False)
+class _Wait:
+    """The wait of a call whose server is asked now and then whether it is there."""
+
+    is_there: Callable[[], bool]
+    timeout_seconds: float
+    waited_seconds: float
+
+    def go_on(self, error: TimeoutError) -> None:
+        """Go on after a silence; raise its error when the time is up, or the server is not there."""
+        self.waited_seconds += SILENT_SECONDS
+        if error.errno is not None or self.waited_seconds >= self.timeout_seconds:
+            raise error
+        began_at = _CLOCK.monotonic()
+        if not self.is_there():
+            self.waited_seconds += _CLOCK.monotonic() - began_at
+            raise error
 
 
 def known_head(response: HttpResponse, data: bytes) -> bytes:
@@ -223,12 +281,22 @@ class Transport:
         self._lock = Lock()
         self._all: set[HttpClientConnection] = set()
         self._is_closed = False
+        self._probe_lock = Lock()
+        self._probed_at = -math.inf
+        self._was_there = False
 
-    def request(self, request: bytes, *, timeout_seconds: float) -> HttpResponse:
-        """Send a request over an idle or a new connection. Raises `NotSentError`, `ResponseLostError`."""
+    def request(self, request: bytes, *, timeout_seconds: float, watches: bool = False) -> HttpResponse:
+        """Send a request over an idle or a new connection. Raises `NotSentError`, `ResponseLostError`.
+
+        Args:
+            watches: lose the response after twice `SILENT_SECONDS` if the server answers nothing else either, as one
+                that was stopped; a server that is busy with the call has the whole timeout.
+        """
         connection = self._take()
         try:
-            response, is_reusable = connection.request(request, timeout_seconds=timeout_seconds)
+            response, is_reusable = connection.request(
+                request, timeout_seconds=timeout_seconds, is_there=self.is_there if watches else None
+            )
         except BaseException as error:
             self._drop(connection)
             if isinstance(error, ResponseLostError):
@@ -240,6 +308,20 @@ class Transport:
         else:
             self._drop(connection)
         return response
+
+    def is_there(self) -> bool:
+        """Ask the server whether it answers; threads that do so at the same time share the answer."""
+        asked_at = self._clock.monotonic()
+        with self._probe_lock:
+            if self._probed_at < asked_at:
+                head = f"GET /livez HTTP/1.1\r\nhost: {self.address.host_header}\r\n\r\n"
+                try:
+                    self.request(head.encode("ascii"), timeout_seconds=SILENT_SECONDS)
+                    self._was_there = True
+                except (NotSentError, ResponseLostError):
+                    self._was_there = False
+                self._probed_at = self._clock.monotonic()
+            return self._was_there
 
     def close(self) -> None:
         """Close all connections; calls in other threads fail with `ResponseLostError`."""
@@ -256,7 +338,7 @@ class Transport:
 
     def renew_after_fork(self) -> None:
         """Close the copies of the parent's connections in the child of a fork, without a word to the server."""
-        self._lock = Lock()
+        self._lock, self._probe_lock = Lock(), Lock()
         self._idle = deque()
         connections, self._all = self._all, set()
         for connection in connections:
