@@ -13,8 +13,9 @@ from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
 from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
@@ -87,10 +88,21 @@ class ServerApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
+        has_begun = False
+
+        async def send_noting(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
         try:
-            await self._serve(scope, receive, send)
+            await self._serve(scope, receive, send_noting)
         except ClientDisconnect:
             self._connections.warn(events.REQUEST_ABANDONED, method=scope["method"], path=scope["path"][:200])
+        except asyncio.CancelledError:
+            if has_begun or scope["type"] != "http":
+                raise
+            await _send(reply_of(_cut_off(scope["method"])), send)  # the server stops, and waits for it no longer
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["method"] == "POST":
@@ -103,6 +115,15 @@ class ServerApp:
                 await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
                 return
         await self._router(scope, receive, send)
+
+
+def _cut_off(method: str) -> StoreUnavailableError:
+    """Return the error of a request that the server's stop cut off."""
+    if method in ("GET", "HEAD"):
+        return StoreUnavailableError("the server stops, and its store has not answered: try again")
+    return OutcomeUnknownError(
+        "the server stops, and its store has not answered: it may have taken effect; check before repeating"
+    )
 
 
 async def _serve_fast(

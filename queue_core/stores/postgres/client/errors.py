@@ -53,7 +53,7 @@ def translate(error: psycopg.Error, where: str) -> StoreError:
         return StoreCorruptError(f"{message}: the server's files are damaged; restore a backup")
     if state in _ENDED or state[:2] in _PASSING_CLASSES:
         return StoreUnavailableError(f"{message}; nothing was changed")
-    return StoreError(message)
+    return StoreError(f"{message}; nothing was changed")
 
 
 def read_only(where: str) -> StoreReadOnlyError:
@@ -65,10 +65,13 @@ def read_only(where: str) -> StoreReadOnlyError:
 
 
 def _without_state(error: psycopg.Error, where: str) -> StoreError:
-    """Translate an error of the driver itself: no server was reached, or the connection ended."""
+    """Translate an error of the driver itself: no server was reached, the connection ended, or an answer was not
+    understood, of a statement that the server may have committed."""
     if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError):
         return StoreUnavailableError(f"{where}: {_first_line(error)}")
-    return StoreError(f"{where}: {type(error).__name__}: {_first_line(error)}")
+    return OutcomeUnknownError(
+        f"{where}: {type(error).__name__}: {_first_line(error)}: it may have taken effect; check before repeating"
+    )
 
 
 def _first_line(error: psycopg.Error) -> str:
