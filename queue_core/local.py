@@ -26,7 +26,7 @@ from queue_core.calls.pieces import purge_pieces, redrive_pieces, run_pieces
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
-from queue_core.service import Operation, QueueService
+from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
@@ -124,10 +124,14 @@ class LocalQueue:
                 granted = self._service.run(lease, unit=unit)
             if not granted.leases and wait_seconds > 0:
                 granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
-            if self._service.is_late(granted.leases):
+            for _ in range(MAX_LATE_GRANTS):
+                if not self._service.is_late(granted.leases):
+                    break
                 with suppress(LeaseLostError):
                     self.release(granted.leases, charge="uncounted")
                 granted = self._service.run(lease, unit=unit)
+            else:
+                granted = Granted(())  # the last one's leases expire
         except StoreError:
             if not deletions:
                 raise

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Generic, TypeVar
 
 from queue_core.clock import Clock, seconds_between
@@ -27,6 +28,12 @@ MAX_RETRY_SECONDS = 2.0
 
 LATE_SECONDS = 1.0
 """Leases granted longer ago than this are late: the call was delayed, and they may be half over or expired."""
+
+STALL_SECONDS = 0.25
+"""Leases granted less long ago are not late, even if they are over: leases of milliseconds are over by any answer."""
+MAX_LATE_GRANTS = 3
+"""Grants in a row that come late, after which the caller gets no lease."""
+_EXPIRES_AT = attrgetter("expires_at")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -207,14 +214,19 @@ class QueueService:
             return operation(self._unit_of_work(transaction, "off"))
 
     def is_late(self, leases: Sequence[Lease]) -> bool:
-        """Return whether leases that were just received were granted a while ago, as the connection had failed.
+        """Return whether leases that were just received are over, or were granted a while ago by a remote store, as the
+        connection had failed.
 
-        Their holder would trust them for too long: give them back and lease again. Leases of zero length are never
-        late, as they can't be given back.
+        Their holder would trust them for too long, and another may hold the tasks by now: give them back and lease
+        again. Leases of zero length are never late, as they can't be given back.
         """
-        if not leases or not self.store.is_remote or leases[0].expires_at <= leases[0].leased_at:
+        if not leases or leases[0].expires_at <= leases[0].leased_at:
             return False
-        return seconds_between(leases[0].leased_at, self.clock.now()) > LATE_SECONDS
+        now = self.clock.now()
+        age_seconds = seconds_between(leases[0].leased_at, now)
+        if age_seconds < STALL_SECONDS:
+            return False
+        return (self.store.is_remote and age_seconds > LATE_SECONDS) or min(leases, key=_EXPIRES_AT).expires_at <= now
 
     def close(self) -> None:
         """Close the store."""

@@ -19,7 +19,7 @@ from queue_core.fast_values import value
 from queue_core.server.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
-from queue_core.service import Operation, QueueService
+from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -139,6 +139,7 @@ class LeaseCall:
     check: Check = no_check
     lost: tuple[str, ...] = field(default=(), init=False)
     """Tokens that it would have deleted, and that were not current."""
+    _late_grants: int = field(default=0, init=False)
     active_at: float = field(default=0.0, init=False)
     """When its caller last worked, as of the time when it began to wait."""
     changes_seen: int = field(default=0, init=False)
@@ -257,7 +258,10 @@ class LeaseCall:
             if not is_repeatable:
                 context.give_back(self.queue, granted.leases)
         elif context.service.is_late(granted.leases):
-            if is_repeatable:  # another server may have answered its client with them meanwhile
+            self._late_grants += 1
+            if self._late_grants > MAX_LATE_GRANTS:
+                self.end_empty()  # its leases expire
+            elif is_repeatable:  # another server may have answered its client with them meanwhile
                 self._renew_late(granted.leases)
             else:
                 context.give_back(self.queue, granted.leases)

@@ -182,3 +182,28 @@ def test_a_lease_of_no_time_from_a_store_that_was_slow_is_delivered_as_it_is() -
     ]
     clock.advance(5.0)
     assert (service.is_late(none), service.is_late(some)) == (False, True)
+
+
+def test_a_lease_of_milliseconds_is_delivered_though_it_is_over() -> None:
+    clock = ManualClock()
+    service = QueueService(MemoryStore(), clock=clock)
+    service.run(lambda turn: turn.put_queue(LIMITED))
+    service.run(lambda turn: turn.add(QUEUE, [NewTask()]))
+    leases = service.run(lambda turn: turn.lease(QUEUE, count=1, seconds=0.001)).leases
+    clock.advance(0.1)
+    assert not service.is_late(leases)
+
+
+@pytest.mark.parametrize("is_remote", [True, False], ids=["a remote store", "a store in this process"])
+def test_a_lease_that_is_over_when_it_is_answered_is_late(*, is_remote: bool) -> None:
+    """Another worker may hold its task by then."""
+    store = RemoteMemory() if is_remote else MemoryStore()
+    clock = ManualClock()
+    service = QueueService(store, clock=clock)
+    service.run(lambda turn: turn.put_queue(LIMITED))
+    service.run(lambda turn: turn.add(QUEUE, [NewTask()]))
+    leases = service.run(lambda turn: turn.lease(QUEUE, count=1, seconds=0.5)).leases
+    clock.advance(0.499_999)
+    assert not service.is_late(leases)
+    clock.advance(0.000_001)
+    assert service.is_late(leases)
