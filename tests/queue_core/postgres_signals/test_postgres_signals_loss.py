@@ -163,6 +163,18 @@ def test_a_cut_wire_is_mended_and_all_look(url: str) -> None:
         ear.close()
 
 
+def test_a_waiter_that_is_just_readied_again_is_woken(url: str) -> None:
+    """Its row is locked then: after a cut, all look by themselves and are readied as if they had been woken."""
+    with signals_on(url) as here, signals_on(url) as there, operator(url) as beside:
+        ear = here.subscribe("q", ANY)
+        with beside.transaction():
+            locked = beside.execute("SELECT number FROM towline.waiters FOR UPDATE").fetchall()
+            there.publish("q", None, 1)
+            assert ear.wait(timeout_seconds=LONG)
+        assert len(locked) == 1
+        ear.close()
+
+
 def test_a_registration_that_was_cut_off_is_made_up_for(url: str) -> None:
     with a_tcp_proxy("127.0.0.1", port_of(url)) as cut, signals_on(through(url, cut.port)) as here:
         here.subscribe("other", ANY)
