@@ -22,6 +22,7 @@ from tests.faults.power_cut import power_cuts
 from tests.faults.report import as_json, as_table
 from tests.faults.schedules import ticks_once
 from tests.faults.sites import STORES
+from tests.faults.stopped import stopped_servers
 from tests.faults.two_servers import two_servers
 
 Scenario = Callable[[FaultBudget, Path], FaultTally]
@@ -66,6 +67,14 @@ OVER_HTTP: dict[str, tuple[str, Scenario]] = {
     for store in STORES
 }
 """Scenarios that run only when named: each takes minutes to reach its operations."""
+STOPPED: dict[str, tuple[str, Scenario]] = {
+    f"stopped-{store}": (
+        f"callers of two servers over {store} that are stopped for 1 to 60 s, each call held against a model",
+        partial(stopped_servers, store),
+    )
+    for store in STORES
+}
+"""Run only when named, or as `stopped`: a stop lasts several seconds."""
 STARTS: dict[str, tuple[str, Scenario]] = {
     "starts": ("whoever takes part in the start of a forked worker, killed or stopped at any step", fork_starts),
 }
@@ -79,7 +88,7 @@ SCHEDULES: dict[str, tuple[str, Scenario]] = {
     if store != "sqlite"
 }
 """Run only when named, or as `schedules`: three minutes each show what they should."""
-ALL = {**SCENARIOS, **STARTS, **SCHEDULES, **ON_HOSTS, **OVER_HTTP}
+ALL = {**SCENARIOS, **STARTS, **SCHEDULES, **ON_HOSTS, **OVER_HTTP, **STOPPED}
 LONGEST_SECONDS = 86_400.0
 DEFAULT_SECONDS = 60.0
 MIN_FREE_BYTES = 1 << 30
@@ -140,8 +149,9 @@ def _names(options: argparse.Namespace) -> list[str]:
         return [f"http-{store}" for store in stores]
     if options.store:
         return list(STORES) if options.store == "all" else options.store.split(",")
-    if options.only in ("servers", "schedules"):
-        return list(ON_HOSTS if options.only == "servers" else SCHEDULES)
+    groups = {"servers": ON_HOSTS, "schedules": SCHEDULES, "stopped": STOPPED}
+    if options.only in groups:
+        return list(groups[options.only])
     return options.only.split(",") if options.only else list(SCENARIOS)
 
 

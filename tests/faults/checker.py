@@ -12,8 +12,9 @@ from tests.faults.remembered import remembered
 from tests.faults.rules import RULES
 
 INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I13", "I16", "I19", "I20", "I22")
-REPORTED_BY_DRIVERS = ("I18",)
-"""Invariants no history shows, reported by the drivers: the processes of a stopped supervisor."""
+REPORTED_BY_DRIVERS = ("I14", "I18")
+"""Invariants no history shows, reported by the drivers: answers of stopped servers, and processes of a stopped
+supervisor."""
 MAX_CLOCK_STEP_SECONDS = 1.0
 
 
