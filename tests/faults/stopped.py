@@ -1,9 +1,9 @@
 """Callers of two servers that are stopped and go on: each owns a queue, so it knows exactly what must be there.
 
-A caller makes one call at a time and holds every answer against a model: counts of purges, redrives and changes of all
-that match, leases by priority and within limits, what is paused, what is in the history. A server that goes on after a stop
-reads the calls that were given up meanwhile; none of them may change a queue whose caller was answered by the other
-server. Some callers know one server by two addresses: a call and its repeat then arrive in one batch.
+A caller makes one call at a time and holds every answer against a model: counts of purges, redrives and changes of
+all that match, leases by priority and within limits, what is paused, what is in the history. A server that goes on
+after a stop reads the calls that were given up meanwhile; none of them may change a queue whose caller was answered by
+the other server. Some callers know one server by two addresses: a call and its repeat then arrive in one batch.
 """
 
 import os
