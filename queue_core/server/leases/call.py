@@ -21,9 +21,10 @@ from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
+from queue_core.stores.idempotency import current_leases
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, Deletion, Granted, PayloadAllowance, Release, Renewal, handed_over
+from queue_core.verbs import ClientCall, Deletion, Granted, PayloadAllowance, Release, handed_over
 
 OVERTIME_SECONDS = 1.0
 """Seconds for which the store's answer is awaited after the time of a call is up."""
@@ -262,7 +263,7 @@ class LeaseCall:
             if self._late_grants > MAX_LATE_GRANTS:
                 self.end_empty()  # its leases expire
             elif is_repeatable:  # another server may have answered its client with them meanwhile
-                self._renew_late(granted.leases)
+                self._answer_late(granted.leases)
             else:
                 context.give_back(self.queue, granted.leases)
                 self.retry()
@@ -280,25 +281,22 @@ class LeaseCall:
         finally:
             then()
 
-    def _renew_late(self, leases: Sequence[Lease]) -> None:
-        """Renew leases that are answered late, for their whole time, and answer with those still held."""
+    def _answer_late(self, leases: Sequence[Lease]) -> None:
+        """Answer with those of late leases that are still held, as they are: a renewal would hide them from a repeat
+        of the call, which may reach another server at the same time."""
 
-        def renewed(outcome: object) -> None:
+        def found(outcome: object) -> None:
             if not isinstance(outcome, list):
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
-                return
-            held = [
-                replace(lease, expires_at=one.expires_at)
-                for lease, one in zip(leases, outcome, strict=True)
-                if one is not None
-            ]
-            if held:
-                self._end(LeaseAnswer(Granted(tuple(held)), self.lost))
+            elif outcome:
+                self._end(LeaseAnswer(Granted(tuple(outcome)), self.lost))
             else:
                 self.retry()
 
-        renewals = [Renewal(lease.token, self.seconds) for lease in leases]
-        self._context.committer.submit(lambda work: work.renew(self.queue, renewals), renewed)
+        names = [(lease.name, lease.token) for lease in leases]
+        self._context.committer.submit(
+            lambda work: current_leases(work.transaction, self.queue, names, now=work.now), found
+        )
 
     def wait(self) -> None:
         """Wait for a task until the time is up; answer at once if the caller can no longer wait."""
