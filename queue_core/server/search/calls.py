@@ -28,7 +28,6 @@ from queue_core.search.criteria import (
 )
 from queue_core.search.verbs import change_pieces, check_action, keep_plan, plan_of, read_page, total_of
 from queue_core.server import events
-from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.fast_path import client_call
 from queue_core.server.handlers import EndpointCall, in_pieces
 from queue_core.server.options import Role
