@@ -8,6 +8,7 @@ from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
 from queue_core.server.leases.waiters import MAX_PRESENT_WORKERS, Presence
 from queue_core.stats import WorkerActivity
+from queue_core.task import ANY
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
@@ -20,26 +21,26 @@ def described(presence: Presence, *, now: float, prefix: str = "") -> list[Worke
 def test_a_worker_is_not_silent_while_one_of_its_calls_is_under_way() -> None:
     presence = Presence()
     for _ in range(2):
-        presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
+        presence.call_began(QUEUE, "resize/a", ANY, waits=True, now=10.0)
     presence.call_ended(QUEUE, "resize/a", now=11.0)
-    assert described(presence, now=50.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
+    assert described(presence, now=50.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False, tags=())]
     presence.call_ended(QUEUE, "resize/a", now=52.0)
-    assert described(presence, now=55.0) == [WorkerActivity("resize/a", 3.0, waits=True, hung_up=False)]
+    assert described(presence, now=55.0) == [WorkerActivity("resize/a", 3.0, waits=True, hung_up=False, tags=())]
 
 
 def test_a_worker_that_hung_up_is_described_as_gone_until_it_calls_again() -> None:
     presence = Presence()
-    presence.call_began(QUEUE, "resize/a", waits=True, now=10.0)
+    presence.call_began(QUEUE, "resize/a", ANY, waits=True, now=10.0)
     presence.call_ended(QUEUE, "resize/a", now=12.0, hung_up=True)
-    assert described(presence, now=12.5) == [WorkerActivity("resize/a", 0.5, waits=True, hung_up=True)]
-    presence.call_began(QUEUE, "resize/a", waits=False, now=13.0)
-    assert described(presence, now=20.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
+    assert described(presence, now=12.5) == [WorkerActivity("resize/a", 0.5, waits=True, hung_up=True, tags=())]
+    presence.call_began(QUEUE, "resize/a", ANY, waits=False, now=13.0)
+    assert described(presence, now=20.0) == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False, tags=())]
 
 
 def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_a_name() -> None:
     presence = Presence()
     for queue, worker in ((QUEUE, "resize/a"), (QUEUE, "resize-b"), (QUEUE, ""), ("other", "resize/c")):
-        presence.call_began(queue, worker, waits=True, now=10.0)
+        presence.call_began(queue, worker, ANY, waits=True, now=10.0)
     assert [one.worker for one in described(presence, now=10.0, prefix="resize/")] == ["resize/a"]
     assert len(described(presence, now=10.0)) == 2
 
@@ -47,9 +48,9 @@ def test_only_workers_of_the_queue_with_the_prefix_are_found_and_nobody_without_
 def test_of_very_many_workers_those_silent_for_longest_are_forgotten() -> None:
     presence = Presence()
     for number in range(MAX_PRESENT_WORKERS + 1):
-        presence.call_began(QUEUE, f"w{number}", waits=False, now=float(number))
+        presence.call_began(QUEUE, f"w{number}", ANY, waits=False, now=float(number))
         if number == MAX_PRESENT_WORKERS - 1:
-            presence.call_began(QUEUE, "w0", waits=False, now=float(number))
+            presence.call_began(QUEUE, "w0", ANY, waits=False, now=float(number))
     names = {one.worker for one in described(presence, now=float(MAX_PRESENT_WORKERS))}
     assert len(names) == MAX_PRESENT_WORKERS
     assert "w0" in names
@@ -69,7 +70,7 @@ def test_a_waiting_worker_is_heard_of_and_one_that_hung_up_is_told_so(server: Ru
     asking = threading.Thread(target=lambda: _lease(queue))
     asking.start()
     eventually(lambda: server.waiting() == 1)
-    assert heard(server, "resize/") == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False)]
+    assert heard(server, "resize/") == [WorkerActivity("resize/a", 0.0, waits=True, hung_up=False, tags=())]
     assert heard(server, "render/") == []
     queue.close()
     asking.join()
