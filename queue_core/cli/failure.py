@@ -42,7 +42,7 @@ _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (errors.LeaseLostError, exits.TRY_AGAIN, "lease again: the task has moved on"),
     (errors.WorkerRetiredError, exits.TRY_AGAIN, "lease under another worker's name"),
     (errors.UnauthenticatedError, exits.NO_PERMISSION, "set TOWLINE_TOKEN, or give --token-file"),
-    (errors.PermissionDeniedError, exits.NO_PERMISSION, "use a token of a role that is allowed to"),
+    (errors.PermissionDeniedError, exits.NO_PERMISSION, "use a token whose role and queues allow it"),
     (errors.StoreReadOnlyError, exits.NO_PERMISSION, "make the file and its folder writable for this user"),
     (errors.StoreFullError, exits.UNAVAILABLE, "free disk space, then try again; nothing was lost"),
     (errors.StoreVersionError, exits.UNAVAILABLE, "upgrade this program"),

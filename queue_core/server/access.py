@@ -82,7 +82,7 @@ def check_scope(caller: Principal, queue: str) -> None:
     """Raise `PermissionDeniedError` for a queue that the caller's token is not for."""
     if caller.queues is not None and not is_in_scope(caller, queue):
         raise PermissionDeniedError(
-            f"this token is for the queues {', '.join(caller.queues)}, and {queue[:100]} is none of them"
+            f"this token is for the queues {', '.join(caller.queues)}; {queue[:100]} is not one of them"
         )
 
 

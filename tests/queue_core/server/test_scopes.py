@@ -122,7 +122,7 @@ def test_a_native_call_is_for_the_role_and_the_queues_of_its_token(server: Runni
             else:
                 assert status not in (401, 403), (name, scope, status, text)
             if scope == "other" and OWN not in path:
-                assert OWN not in text.replace("mail-in is none of them", ""), (name, scope, text)
+                assert OWN not in text.replace("mail-in is not one of them", ""), (name, scope, text)
 
 
 def test_a_queue_is_deleted_by_an_administrator_of_its_scope(server: RunningServer) -> None:
@@ -136,7 +136,7 @@ def test_a_queue_is_deleted_by_an_administrator_of_its_scope(server: RunningServ
 def test_a_refusal_does_not_tell_whether_a_queue_exists(server: RunningServer, name: str) -> None:
     secret = secret_of(Role.ADMIN, "other" if name.startswith("mail") or name == "no-such-queue" else "own")
     status, text = ask(server, "POST", f"/v1/queues/{name}/peek", {}, secret)
-    assert (status, json.loads(text)["detail"].endswith(f"and {name} is none of them")) == (403, True)
+    assert (status, json.loads(text)["detail"].endswith(f"; {name} is not one of them")) == (403, True)
 
 
 def test_lists_leave_out_what_a_token_is_not_for(server: RunningServer) -> None:
