@@ -276,7 +276,7 @@ class Transaction(Protocol):
 
     # -- idempotency ----------------------------------------------------------------------------------------------
 
-    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "Transaction | None":
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "CallOnce | None":
         """Return a transaction that applies `verb` once for `call`; None: the store does not deduplicate it itself.
 
         In that case `idempotency.once` does, with the two verbs below. Either way a call that is sent again within ten
@@ -301,6 +301,16 @@ class Transaction(Protocol):
 
         With `kept="always"` it stays until it is replaced: that is how schedules are kept (ADR 38).
         Raises `StoreUnavailableError` and rolls back when another transaction recorded `number` or later meanwhile.
+        """
+
+
+class CallOnce(Transaction, Protocol):
+    """The verbs of one call of a client, each of which takes effect once: see `Transaction.once_for_call`."""
+
+    def close_call(self, queues: Sequence[str]) -> bool:
+        """Have the call, whose first try may still come, change nothing in these queues; False: it took effect before.
+
+        A queue that does not exist yet counts, too.
         """
 
 

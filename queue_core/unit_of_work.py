@@ -15,7 +15,7 @@ from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errors import PermissionDeniedError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import PermissionDeniedError, QueueError, StoreError, UnknownQueueError, WorkerRetiredError
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
@@ -62,6 +62,11 @@ MAX_UPCOMING_PER_OBSERVATION = 1000
 
 
 T = TypeVar("T")
+
+
+def _no_check() -> None:
+    """Refuse nothing."""
+
 
 UNLIMITED_SECONDS = 1.0
 """How long a store is assumed to have no limit after it had none. Longer: fewer reads, and a new limit acts later."""
@@ -121,13 +126,18 @@ class UnitOfWork(Outbox):
         """Add tasks. A repeat of `call` is recorded again: the server that ran it first may not have woken waiters."""
         limits.check_add_count(len(tasks))
         beyond = check_new_tasks(tasks, now=self.now)
-        if beyond:
-            self._check_beyond(queue, beyond)
-        self._storage.check(self.transaction, tasks, now=self.now)
+
+        def check() -> None:
+            if beyond:
+                self._check_beyond(queue, beyond)
+            self._storage.check(self.transaction, tasks, now=self.now)
+
         added = self._once(
             call,
             "add",
             lambda transaction: transaction.add(queue, tasks, now=self.now),
+            check=check,
+            queues=[queue, *[task.queue for task in tasks if task.queue]],
             encode=idempotency.encode_added,
             decode=idempotency.decode_added,
         )
@@ -145,17 +155,44 @@ class UnitOfWork(Outbox):
         verb: CallVerb,
         run: Callable[[Transaction], T],
         *,
+        queues: Sequence[str],
         encode: Callable[[T], bytes | None],
         decode: Callable[[bytes], T],
+        check: Callable[[], None] = _no_check,
     ) -> T:
-        """Run a verb; with a `call`, so that it takes effect once and a repeat gets the first answer."""
+        """Run a verb; with a `call`, so that it takes effect once and a repeat gets the first answer.
+
+        Args:
+            queues: those whose tasks it changes.
+            check: raises the refusal of a call that did not take effect before.
+        """
         transaction = self.transaction
-        if call is None:
+
+        def checked(transaction: Transaction) -> T:
+            check()
             return run(transaction)
+
+        if call is None:
+            return checked(transaction)
         deduplicating = transaction.once_for_call(call, verb)
-        if deduplicating is not None:
-            return run(deduplicating)
-        return idempotency.once(transaction, call, lambda: run(transaction), encode=encode, decode=decode, now=self.now)
+        if deduplicating is None:
+            return idempotency.once(
+                transaction, call, lambda: checked(transaction), encode=encode, decode=decode, now=self.now
+            )
+        if not call.is_repeat:
+            return checked(deduplicating)
+        kept = transaction.answer_of(call, now=self.now)
+        if kept is not None:
+            idempotency.raise_refusal(kept)
+        try:
+            return checked(deduplicating)
+        except StoreError:
+            raise
+        except QueueError as error:
+            if deduplicating.close_call(queues):  # its first try may still come, and would take effect
+                transaction.record_answer(call, idempotency.encode_refusal(error), now=self.now)
+                raise
+        return run(transaction.once_for_call(call, verb) or transaction)
 
     # -- workers --------------------------------------------------------------------------------------------------
 
@@ -183,12 +220,27 @@ class UnitOfWork(Outbox):
 
         granted, _ = self._once(
             call,
-            "lease" if quarantined_task_of(worker) is None else "other",
+            _lease_verb(worker),
             run,
+            queues=[queue],
             encode=encode,
             decode=partial(self._exchanged_before, queue),
         )
         return granted
+
+    def close_lease(self, queue: str, call: ClientCall, *, worker: str = "") -> bool:
+        """Have a lease whose repeat is answered that there was nothing grant nothing if its first try still comes.
+
+        False: it took effect before.
+        """
+        transaction = self.transaction
+        deduplicating = transaction.once_for_call(call, _lease_verb(worker))
+        if deduplicating is not None:
+            return deduplicating.close_call([queue])
+        if transaction.answer_of(call, now=self.now) is not None:
+            return False
+        transaction.record_answer(call, idempotency.NO_LEASES, now=self.now)
+        return True
 
     def _lease(self, transaction: Transaction, queue: str, request: LeaseRequest) -> Granted:
         quarantined = quarantined_task_of(request.worker)
@@ -225,14 +277,17 @@ class UnitOfWork(Outbox):
                 queue, count=count, seconds=seconds, tags=tags, worker=worker, allowance=allowance, call=call
             ), []
         request = _lease_request(count, seconds, tags, worker, allowance)
-        self._check_deletions(queue, deletions)
+        check = self._check_of_deletions(queue, deletions)
         if call is None:
+            check()
             granted, lost = self._exchange(self.transaction, queue, deletions, request)
         else:
             granted, lost = self._once(
                 call,
                 "other" if handed_over(deletions) or quarantined_task_of(worker) else "exchange",
                 lambda transaction: self._exchange(transaction, queue, deletions, request),
+                check=check,
+                queues=[queue],
                 encode=partial(idempotency.encode_exchanged, has_deleted=True),
                 decode=partial(self._exchanged_before, queue),
             )
@@ -278,6 +333,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.renew(queue, renewals, now=self.now),
+            queues=[queue],
             encode=idempotency.encode_renewed,
             decode=idempotency.decode_renewed,
         )
@@ -307,6 +363,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.release(queue, jittered, now=self.now),
+            queues=[queue],
             encode=idempotency.encode_finished,
             decode=idempotency.decode_finished,
         )
@@ -317,22 +374,27 @@ class UnitOfWork(Outbox):
         self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
     ) -> tuple[list[Added], list[str]]:
         """Delete tasks; return the outcomes of their `then` and the tokens that were not current."""
-        self._check_deletions(queue, deletions)
+        check = self._check_of_deletions(queue, deletions)
         return self._once(
             call,
             "other" if handed_over(deletions) else "delete",
             lambda transaction: self.record_deleted(
                 queue, deletions, transaction.delete(queue, deletions, now=self.now)
             ),
+            check=check,
+            queues=[queue],
             encode=idempotency.encode_deleted,
             decode=idempotency.decode_deleted,
         )
 
-    def _check_deletions(self, queue: str, deletions: Sequence[Deletion]) -> None:
+    def _check_of_deletions(self, queue: str, deletions: Sequence[Deletion]) -> Callable[[], None]:
+        """Check deletions; return what checks their `then` by the settings of queues."""
         limits.check_token_count(len(deletions))
+        beyond: list[NewTask] = []
         for then in handed_over(deletions):
             limits.check_add_count(len(then))
-            self._check_beyond(queue, check_new_tasks(then, now=self.now))
+            beyond += check_new_tasks(then, now=self.now)
+        return partial(self._check_beyond, queue, beyond) if beyond else _no_check
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -377,6 +439,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.delete_by_name(queue, names, now=at),
+            queues=[queue],
             encode=to_json,
             decode=from_json,
         )
@@ -584,6 +647,10 @@ def limits_that_hold(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
     if stats.held:
         found += shown_limits("per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
     return tuple(found)
+
+
+def _lease_verb(worker: str) -> CallVerb:
+    return "lease" if quarantined_task_of(worker) is None else "other"
 
 
 def _lease_request(

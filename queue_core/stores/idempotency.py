@@ -24,6 +24,8 @@ Decode = Callable[[bytes], T]
 
 _REFUSED = b'{"refused":'
 """The beginning of a kept answer that is a refusal."""
+NO_LEASES = b"[[],[],false]"
+"""The answer of `encode_exchanged` to a lease that got nothing."""
 RENEWED_FIELDS = ("token", "name", "tag", "worker", "lease_number", "expires_at")
 
 

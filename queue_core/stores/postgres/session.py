@@ -124,6 +124,14 @@ class PostgresSession:
         """Leave the commit marker of a client's call, with the tasks that it leased."""
         self.write(_SET_MARKER, *marker_of(call), task_ids)
 
+    def close_call(self, call: ClientCall) -> bool:
+        """Leave the marker of a call that changes nothing, unless it left one: then return False."""
+        found = self.rows(_READ_MARKER, marker_of(call)[0])
+        if found and call.answer_in((found[0][0], b"")) is not None:
+            return False
+        self.leave_marker(call, ())
+        return True
+
     def _find_earlier(self, call: ClientCall) -> None:
         """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did."""
         session, number = marker_of(call)

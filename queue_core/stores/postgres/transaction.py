@@ -202,7 +202,7 @@ class PostgresTransaction:
 
     # -- idempotency ----------------------------------------------------------------------------------------------
 
-    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "PostgresTransaction | None":
+    def once_for_call(self, call: ClientCall, verb: CallVerb) -> "CallTransaction | None":
         """See `Transaction.once_for_call`. The commit marker costs no further round trip."""
         return None if verb == "other" else CallTransaction(self._session, call)
 
@@ -248,6 +248,9 @@ class CallTransaction(PostgresTransaction):
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
         return self._lease_marked(lambda: leases.exchange(self._session, queue, deletions, request, now=now))
+
+    def close_call(self, queues: Sequence[str]) -> bool:  # noqa: ARG002 - the call has one marker for all of them
+        return self._session.close_call(self._call)
 
     def _lease_marked(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from struct import Struct, unpack_from
+from struct import Struct, pack, unpack_from
 from threading import local
 from typing import NoReturn
 
@@ -95,6 +95,10 @@ class Calls:
     def once_for_call(self, call: ClientCall) -> "Calls":
         """Return the calls for one call of a client: they take effect once, however often that call is repeated."""
         return IdempotentCalls(self, call)
+
+    def close_call(self, queues: Sequence[str]) -> bool:  # noqa: ARG002 - these calls are no client's
+        """See `CallOnce.close_call`."""
+        return True
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
@@ -206,3 +210,9 @@ class IdempotentCalls(Calls):
         number = self._made.get(keys[0], 0)
         self._made[keys[0]] = number + 1
         return self.client.call(verb, keys, args, call_id=(self._session, self._first + min(number, MAX_CALLS - 1)))
+
+    def close_call(self, queues: Sequence[str]) -> bool:
+        """See `CallOnce.close_call`. Every later try has a lower number than the one that is noted here."""
+        args = (self._session, pack(">QQ", self._first, self._first + MAX_CALLS - 1))
+        closed = [self.done(self.client.call("close_call", (key_of(queue),), args))[DATA:] for queue in queues]
+        return all(one == b"1" for one in closed)

@@ -207,6 +207,10 @@ class RedisTransaction:
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> "RedisTransaction":  # noqa: ARG002 - all of them
         return RedisTransaction(self._calls.once_for_call(call))
 
+    def close_call(self, queues: Sequence[str]) -> bool:
+        """See `CallOnce.close_call`."""
+        return self._calls.close_call(queues)
+
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session))
 

@@ -41,6 +41,24 @@ function kept_answer(number, noted_at, answer, before, leases)
   return pack(KEPT, number, noted_at, VERBATIM, #answer) .. answer
 end
 
+-- Arguments: a client's session; the first and the last number of its calls' functions. Has those that still come refused
+-- as outdated. Answers 0 when one of them took effect before. While there is no queue, that is noted for the one to come.
+local function close_call(keys, args)
+  local key, field = keys[1], AS_SESSION .. args[3]
+  local first, last = parse('>I8I8', args[4])
+  local closed = kept_answer(last, 0, STALE)
+  local settings, kept = unpack(call('HMGET', key, OWN, field))
+  if not settings then
+    call('HSET', key .. ':q', field, closed)
+    call('EXPIRE', key .. ':q', KEPT_SECONDS)
+    return 'o\0' .. '1'
+  end
+  if kept and parse('>I8', kept) >= first then return 'o\0' .. '0' end
+  call('HSET', key, field, closed)
+  call('ZADD', keys_of(key).sessions, call('TIME')[1] .. '000000', args[3])
+  return 'o\0' .. '1'
+end
+
 -- Register a verb that only reads.
 function reads(name, verb)
   register(name, verb, { 'no-writes' })
@@ -67,3 +85,5 @@ function changes_beside(name, verb, grows)
     return answer
   end, grows)
 end
+
+changes_beside('close_call', close_call)

@@ -15,6 +15,12 @@ local function put_queue(keys, args)
   elseif known then
     call('HDEL', keys[1], ONLY_KEPT)
   end
+  if not known then
+    local closed = call('HGETALL', keys[1] .. ':q')
+    call_many('HSET', keys[1], closed)
+    for index = 1, #closed, 2 do call('ZADD', keys[1] .. ':k', call('TIME')[1] .. '000000', sub(closed[index], 2)) end
+    call('UNLINK', keys[1] .. ':q')
+  end
   local answer = 'o\0' .. (known and '0' or '1')
   local queue = known and read_queue(keys[1], now)
   if not queue or not (queue.touched or known.touched) then return answer end

@@ -283,6 +283,10 @@ class ShardedTransaction:
         calls = self._calls.once_for_call(call)
         return ShardedTransaction(calls, self._wanted, self._shard_map)
 
+    def close_call(self, queues: Sequence[str]) -> bool:
+        """See `CallOnce.close_call`."""
+        return self._calls.close_call([name for queue in queues for name in self._names(queue)])
+
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self._plain.record_answer(call, answer, now=now)
 

@@ -7,7 +7,14 @@ from typing import TypeVar
 
 import pytest
 
-from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError, UnknownQueueError
+from queue_core.errors import (
+    OutcomeUnknownError,
+    QueueError,
+    QueueMovedError,
+    StorageLimitError,
+    StoreUnavailableError,
+    UnknownQueueError,
+)
 from queue_core.service import QueueService
 from queue_core.store import Store, Unit
 from queue_core.task import Lease, NewTask
@@ -344,3 +351,106 @@ def test_leases_read_again_are_in_the_order_in_which_they_were_granted(store: St
     first = lease(store, FIRST, count=4)
     assert [held.payload for held in first] == [b"9", b"5", b"5", b"0"]
     assert lease(store, AGAIN, count=4) == first
+
+
+# -- a repeat that is refused, or gets nothing: its first try may still come ----------------------------------------
+
+
+def straggler(call: Callable[[], object]) -> None:
+    """A first try that comes after its repeat was answered: nobody waits for its answer, which may be any error."""
+    with suppress(QueueError):
+        call()
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+def test_an_add_whose_repeat_was_refused_adds_nothing_when_it_comes_late(store: Store, name: str | None) -> None:
+    tasks = [NewTask(b"x", name=name)]
+    with pytest.raises(UnknownQueueError):
+        run(store, lambda turn: turn.add("later", tasks, call=AGAIN), unit="verb")
+    a_queue(store, "later")
+    straggler(lambda: run(store, lambda turn: turn.add("later", tasks, call=FIRST), unit="verb"))
+    assert stats(store, queue="later").added_total == 0
+
+
+def test_an_add_of_several_queues_whose_repeat_was_refused_adds_nothing_when_it_comes_late(store: Store) -> None:
+    tasks = [NewTask(b"x"), NewTask(b"y", queue="later")]
+    with pytest.raises(UnknownQueueError):
+        add(store, AGAIN, *tasks)
+    a_queue(store, "later")
+    straggler(lambda: add(store, FIRST, *tasks))
+    assert stats(store).added_total == 0
+
+
+def test_a_lease_whose_repeat_was_refused_leases_nothing_when_it_comes_late(store: Store) -> None:
+    def lease_later(call: ClientCall) -> None:
+        run(store, lambda turn: turn.lease("later", count=1, seconds=60, call=call), unit="verb")
+
+    with pytest.raises(UnknownQueueError):
+        lease_later(AGAIN)
+    a_queue(store, "later")
+    run(store, lambda turn: turn.add("later", [NewTask(b"x")]))
+    straggler(lambda: lease_later(FIRST))
+    assert stats(store, queue="later").in_flight == 0
+
+
+def test_a_deletion_whose_repeat_was_refused_deletes_nothing_when_it_comes_late(store: Store) -> None:
+    add(store, ClientCall("p", 1), NewTask(b"x"))
+    (held,) = lease(store)
+    run(store, lambda turn: turn.transaction.set_moved(QUEUE, "elsewhere"))
+
+    def delete(call: ClientCall) -> None:
+        run(store, lambda turn: turn.delete(QUEUE, [Deletion(held.token)], call=call), unit="verb")
+
+    with pytest.raises(QueueMovedError):
+        delete(AGAIN)
+    run(store, lambda turn: turn.transaction.set_moved(QUEUE, ""))
+    straggler(lambda: delete(FIRST))
+    assert stats(store).deleted_total == 0
+
+
+def test_a_repeat_that_was_refused_is_refused_again_when_it_is_sent_once_more(store: Store) -> None:
+    for _ in range(2):
+        with pytest.raises(UnknownQueueError, match="later"):
+            run(store, lambda turn: turn.add("later", TASKS, call=AGAIN), unit="verb")
+        if "later" not in {spec.name for spec in run(store, lambda turn: turn.transaction.queues())}:
+            a_queue(store, "later")
+    assert stats(store, queue="later").added_total == 0
+    run(store, lambda turn: turn.add("later", TASKS, call=ClientCall("s", 2)), unit="verb")
+    assert stats(store, queue="later").added_total == len(TASKS)
+
+
+def test_an_add_that_fills_the_store_is_told_as_done_when_it_is_sent_again(store: Store) -> None:
+    run(store, lambda turn: turn.set_storage_limit(10))
+    first = add(store, FIRST, NewTask(b"0123456789"))
+    assert add(store, AGAIN, NewTask(b"0123456789")) == first
+    with pytest.raises(StorageLimitError):
+        add(store, ClientCall("s", 2), NewTask(b"x"))
+
+
+def test_an_add_whose_repeat_found_no_room_adds_nothing_when_it_comes_late(store: Store) -> None:
+    run(store, lambda turn: turn.set_storage_limit(5))
+    with pytest.raises(StorageLimitError):
+        add(store, AGAIN, NewTask(b"0123456789"))
+    run(store, lambda turn: turn.set_storage_limit(None))
+    straggler(lambda: add(store, FIRST, NewTask(b"0123456789")))
+    assert stats(store).added_total == 0
+
+
+def close(store: Store, call: ClientCall) -> bool:
+    return run(store, lambda turn: turn.close_lease(QUEUE, call))
+
+
+def test_a_lease_that_was_closed_leases_nothing_when_it_comes_late(store: Store) -> None:
+    assert lease(store, AGAIN) == []
+    assert close(store, AGAIN)
+    add(store, ClientCall("p", 1), NewTask(b"x"))
+    straggler(lambda: lease(store, FIRST))
+    assert stats(store).in_flight == 0
+    assert [held.payload for held in lease(store, ClientCall("s", 2))] == [b"x"]
+
+
+def test_a_lease_that_was_granted_meanwhile_is_not_closed(store: Store) -> None:
+    add(store, ClientCall("p", 1), NewTask(b"x"))
+    first = lease(store, FIRST)
+    assert not close(store, AGAIN)
+    assert lease(store, AGAIN) == first
