@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
@@ -18,9 +20,9 @@ QUEUE = "q"
 class Caller:
     """One call of a client's session, and the payloads of each answer."""
 
-    def __init__(self, number: int, *, wait_seconds: float = 30.0) -> None:
+    def __init__(self, number: int, *, wait_seconds: float = 30.0, is_repeat: bool = False) -> None:
         self.answers: list[list[bytes]] = []
-        session = ClientCall("session", number)
+        session = ClientCall("session", number, is_repeat=is_repeat)
         self.call = LeaseCall(
             QUEUE, 1, 60.0, ANY, "w", wait_seconds, "w", (), self._answer, lambda: False, client_call=session
         )
@@ -32,6 +34,11 @@ class Caller:
 
 def _add(turn: UnitOfWork) -> object:
     return turn.add(QUEUE, [NewTask(b"x")])
+
+
+def _add_and_lease(turn: UnitOfWork) -> object:
+    _add(turn)
+    return turn.lease(QUEUE, count=1, seconds=60.0, worker="w", call=ClientCall("session", 1))
 
 
 def _with_a_server(story: Callable[[ServerState], Awaitable[None]]) -> None:
@@ -102,3 +109,35 @@ def test_a_call_whose_caller_hung_up_is_never_answered() -> None:
 
     _with_a_server(story)
     assert caller.answers == []
+
+
+@pytest.mark.parametrize("wait_seconds", [0.0, 0.01])
+def test_a_first_try_that_comes_after_its_repeat_got_nothing_is_granted_nothing(wait_seconds: float) -> None:
+    again, first, later = Caller(1, wait_seconds=wait_seconds, is_repeat=True), Caller(1, wait_seconds=0.0), Caller(2)
+
+    async def story(core: ServerState) -> None:
+        core.waiting.start(again.call)
+        await eventually_async(lambda: again.answers == [[]])
+        await core.committer.run(_add)
+        core.waiting.start(first.call)
+        await eventually_async(lambda: first.answers == [[]])
+        core.waiting.start(later.call)
+        await eventually_async(lambda: later.answers == [[b"x"]])
+
+    _with_a_server(story)
+    assert first.answers == [[]]
+
+
+def test_a_repeat_that_would_get_nothing_gets_what_its_first_try_was_granted_meanwhile() -> None:
+    again = Caller(1, wait_seconds=30.0, is_repeat=True)
+
+    async def story(core: ServerState) -> None:
+        await _waits(core, again)
+        await core.committer.run(_add_and_lease)
+        await eventually_async(lambda: core.waiting.leave(again.call))
+        again.call.wait_seconds = 0.0
+        again.call.wait()
+        await eventually_async(lambda: again.answers == [[b"x"]])
+
+    _with_a_server(story)
+    assert again.answers == [[b"x"]]

@@ -147,6 +147,8 @@ class LeaseCall:
     """`WaitingRoom.changes` before it last leased."""
     _has_deleted: bool = field(default=False, init=False)
     """Return whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
+    _is_open: bool = field(default=False, init=False)
+    """Return whether another try of the client's call, which may still come, could grant a lease to nobody."""
     _is_over: bool = field(default=False, init=False)
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -155,6 +157,7 @@ class LeaseCall:
     def start(self, context: CallContext) -> None:
         """Delete and lease; wait when there is nothing to lease."""
         self._context = context
+        self._is_open = self.client_call is not None and self.client_call.is_repeat
         now = context.service.clock.monotonic()
         context.presence.call_began(self.queue, self.worker, self.tags, waits=self.wait_seconds > 0, now=now)
         superseded = context.sessions.begin(self)
@@ -179,6 +182,28 @@ class LeaseCall:
     def end_empty(self) -> None:
         """Answer that there was nothing to lease."""
         self._end(LeaseAnswer(NO_LEASES, self.lost))
+
+    def _close(self) -> None:
+        """Answer that there was nothing once no other try of the call can be granted anything (ADR 46)."""
+        call = self.client_call
+        if not self._is_open or call is None or self._is_over:
+            self.end_empty()
+            return
+        self._is_open = False
+
+        def close(work: UnitOfWork) -> bool:
+            calls = [call, replace(call, session=call.session + WAITED_SUFFIX)]
+            return all([work.close_lease(self.queue, one, worker=self.worker) for one in calls])
+
+        def closed(outcome: object) -> None:
+            if isinstance(outcome, Exception):
+                self.fail(outcome)
+            elif outcome or self._is_over:
+                self.end_empty()
+            else:
+                self._submit(self._exchange)  # one was granted something meanwhile: answer with that
+
+        self._context.committer.submit(close, closed)
 
     def fail(self, error: Exception) -> None:
         """Answer with an error; where the store failed after the deletions, with the outcome of those."""
@@ -302,8 +327,11 @@ class LeaseCall:
         """Wait for a task until the time is up; answer at once if the caller can no longer wait."""
         context = self._context
         now = context.service.clock.monotonic()
-        if context.sessions.is_superseded(self) or not self._may_wait(now):
+        if context.sessions.is_superseded(self):
             self.end_empty()
+            return
+        if not self._may_wait(now):
+            self._close()
             return
         if self._ends_at is None:
             self._ends_at = now + self.wait_seconds
@@ -322,7 +350,7 @@ class LeaseCall:
         """Answer that there was nothing. A call whose operation is under way waits for it a little longer."""
         self._timer = None
         if self._context.waiting.leave(self):
-            self.end_empty()
+            self._close()
         elif self._context.committer.is_threaded:
             self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
 
