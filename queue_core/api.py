@@ -18,7 +18,7 @@ from queue_core.stats import (
     WorkerActivity,
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Added, Busy, Deletion, Page, Renewal, Renewed, Storage
+from queue_core.verbs import Added, Busy, Deletion, Exchanged, Page, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
     from queue_core.registrations.registration import Registration
@@ -117,10 +117,11 @@ class Queue(Protocol):
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> tuple[list[Lease], tuple[str, ...]]:
+    ) -> Exchanged:
         """Delete finished tasks and lease the next ones atomically: a worker's steady state.
 
-        Returns the leases, and the tokens among `deletions` that were not current.
+        Returns the leases, and the tokens among `deletions` that were not current; `added` of what is returned has the
+        outcomes of their `then`.
         """
 
     def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:

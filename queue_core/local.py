@@ -35,6 +35,7 @@ from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import (
     HELD_SECONDS,
     Added,
+    Exchanged,
     Busy,
     Deletion,
     Granted,
@@ -104,7 +105,7 @@ class LocalQueue:
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> tuple[list[Lease], tuple[str, ...]]:
+    ) -> Exchanged:
         """See `Queue.exchange`."""
         check_wait_seconds(wait_seconds)
         check_worker(worker)
@@ -119,6 +120,7 @@ class LocalQueue:
 
         unit = unit_of_lease(worker)
         granted, lost = self._service.run(exchange, unit=unit)
+        added = granted.added
         try:
             while granted.more_due and not granted.leases:
                 granted = self._service.run(lease, unit=unit)
@@ -136,7 +138,7 @@ class LocalQueue:
             if not deletions:
                 raise
             granted = Granted(())  # the deletions took effect, so return; leases granted now will expire
-        return list(granted.leases), tuple(lost)
+        return Exchanged(list(granted.leases), lost, added)
 
     def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""

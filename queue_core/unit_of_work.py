@@ -299,12 +299,13 @@ class UnitOfWork(Outbox):
         self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
     ) -> tuple[Granted, Sequence[str]]:
         if quarantined_task_of(request.worker) is not None:
-            _, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
-            return self._lease(transaction, queue, request), lost
-        outcomes, granted = transaction.exchange(queue, deletions, request, now=self.now)
-        _, lost = self.record_deleted(queue, deletions, outcomes)
-        self.record_granted(queue, granted)
-        return granted, lost
+            added, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
+            granted = self._lease(transaction, queue, request)
+        else:
+            outcomes, granted = transaction.exchange(queue, deletions, request, now=self.now)
+            added, lost = self.record_deleted(queue, deletions, outcomes)
+            self.record_granted(queue, granted)
+        return (replace(granted, added=tuple(added)) if added else granted), lost
 
     def _lease_quarantined(
         self, transaction: Transaction, queue: str, task: QuarantinedTask, request: LeaseRequest

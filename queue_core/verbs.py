@@ -6,7 +6,7 @@ A `None` in place of an outcome: that token is not current and changed nothing.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, Self, TypeAlias
 
 from queue_core import semantics
 from queue_core.attempts.attempt import GIVEN_BACK, Failure
@@ -82,13 +82,34 @@ class Granted:
     """The result of a lease: leases granted, and leases that the call found expired.
 
     `more_due`: the call expired its bounded number of tasks and more are due; when `leases` is empty, call again at
-    once. `refused`: the worker was retired, so an exchange granted it nothing.
+    once. `refused`: the worker was retired, so an exchange granted it nothing. `added`: the outcomes of the `then` of
+    an exchange's deletions.
     """
 
     leases: Sequence[Lease]
     expired: tuple[FinishedLease, ...] = ()
     more_due: bool = False
     refused: bool = False
+    added: tuple[Added, ...] = ()
+
+
+class Exchanged(tuple[list[Lease], tuple[str, ...]]):
+    """The result of an exchange, to be unpacked: the leases, and the tokens that were not current.
+
+    `added`: one outcome per task of the `then` of those deletions that took effect, in order.
+    """
+
+    added: tuple[Added, ...]
+
+    def __new__(cls, leases: list[Lease], lost: Sequence[str], added: Sequence[Added] = ()) -> Self:
+        """Make one of its parts."""
+        made = super().__new__(cls, (leases, tuple(lost)))
+        made.added = tuple(added)
+        return made
+
+    def __getnewargs__(self) -> tuple[list[Lease], tuple[str, ...], tuple[Added, ...]]:
+        """Return what copies and pickles are made of."""
+        return self[0], self[1], self.added
 
 
 @dataclass(frozen=True, slots=True)

@@ -286,7 +286,10 @@ class FastVerbs:
             seal = self._seals.seal
             leases = [schemas.lease_out(lease, seal(lease.token)) for lease in outcome.granted.leases]
             if request.verb == "exchange":
-                body = exchanged_json({"leases": leases, "lost": tuple(map(tokens.shown, outcome.lost))})
+                exchanged: schemas.Exchanged = {"leases": leases, "lost": tuple(map(tokens.shown, outcome.lost))}
+                if adds:
+                    exchanged["added"] = list(outcome.added)
+                body = exchanged_json(exchanged)
             else:
                 body = leases_json({"leases": leases})
             request.reply(Reply(200, body))

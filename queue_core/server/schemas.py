@@ -432,6 +432,9 @@ class Exchanged(TypedDict):
 
     leases: list[LeaseOut]
     lost: tuple[str, ...]
+    added: NotRequired[
+        Annotated[list[Added], Field(description="One outcome per task of `then`, in order; left out: there was none.")]
+    ]
 
 
 class RenewedLeases(TypedDict):

@@ -4,7 +4,7 @@ Pure but for its transaction. Stores that deduplicate calls themselves (`Transac
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
@@ -105,12 +105,20 @@ def current_leases(
 
 def encode_added(added: Sequence[Added]) -> bytes:
     """Encode the outcomes of an add."""
-    return to_json([(one.name, one.status, one.ready) for one in added])
+    return to_json(_cells(added))
 
 
 def decode_added(kept: bytes) -> list[Added]:
     """See `encode_added`."""
-    return [Added(name, status, ready) for name, status, ready in from_json(kept)]
+    return list(_added(from_json(kept)))
+
+
+def _cells(added: Sequence[Added]) -> list[tuple[str, str, bool]]:
+    return [(one.name, one.status, one.ready) for one in added]
+
+
+def _added(cells: Sequence[tuple[str, Any, bool]]) -> tuple[Added, ...]:
+    return tuple([Added(name, status, ready) for name, status, ready in cells])
 
 
 def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: bool) -> bytes | None:
@@ -118,27 +126,30 @@ def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: boo
     granted, lost = outcome
     if not has_deleted and not granted.leases:
         return None
-    return to_json([[(lease.name, lease.token) for lease in granted.leases], list(lost), granted.refused])
+    leases = [(lease.name, lease.token) for lease in granted.leases]
+    parts: list[object] = [leases, list(lost), granted.refused]
+    return to_json([*parts, _cells(granted.added)] if granted.added else parts)
 
 
 def decode_exchanged(
     kept: bytes, transaction: Transaction, queue: str, *, now: Instant
 ) -> tuple[Granted, Sequence[str]]:
     """See `encode_exchanged`: the leases are those of `current_leases`."""
-    names, lost, refused = from_json(kept)
-    return Granted(tuple(current_leases(transaction, queue, names, now=now)), refused=refused), lost
+    names, lost, refused, *added = from_json(kept)
+    leases = tuple(current_leases(transaction, queue, names, now=now))
+    return Granted(leases, refused=refused, added=_added(added[0] if added else ())), lost
 
 
 def encode_deleted(outcome: tuple[Sequence[Added], Sequence[str]]) -> bytes:
     """Encode the outcomes of the deletions' `then`, and the tokens that were not current."""
     added, lost = outcome
-    return to_json([[(one.name, one.status, one.ready) for one in added], list(lost)])
+    return to_json([_cells(added), list(lost)])
 
 
 def decode_deleted(kept: bytes) -> tuple[list[Added], list[str]]:
     """See `encode_deleted`."""
     added, lost = from_json(kept)
-    return [Added(name, status, ready) for name, status, ready in added], lost
+    return list(_added(added)), lost
 
 
 def encode_renewed(outcomes: Sequence[Renewed | None]) -> bytes:

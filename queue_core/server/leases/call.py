@@ -24,7 +24,7 @@ from queue_core.store import Unit, unit_of_lease
 from queue_core.stores.idempotency import current_leases
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, Deletion, Granted, PayloadAllowance, Release, handed_over
+from queue_core.verbs import Added, ClientCall, Deletion, Granted, PayloadAllowance, Release, handed_over
 
 OVERTIME_SECONDS = 1.0
 """Seconds for which the store's answer is awaited after the time of a call is up."""
@@ -32,10 +32,11 @@ OVERTIME_SECONDS = 1.0
 
 @value
 class LeaseAnswer:
-    """The answer to a call: what was granted, and the tokens that were not current (`lost`)."""
+    """The answer to a call: what was granted, the tokens that were not current (`lost`), and the outcomes of `then`."""
 
     granted: Granted
     lost: tuple[str, ...] = ()
+    added: tuple[Added, ...] = ()
 
 
 NO_LEASES = Granted(())
@@ -140,6 +141,8 @@ class LeaseCall:
     check: Check = no_check
     lost: tuple[str, ...] = field(default=(), init=False)
     """Tokens that it would have deleted, and that were not current."""
+    added: tuple[Added, ...] = field(default=(), init=False)
+    """The outcomes of the `then` of its deletions."""
     _late_grants: int = field(default=0, init=False)
     active_at: float = field(default=0.0, init=False)
     """When its caller last worked, as of the time when it began to wait."""
@@ -181,7 +184,7 @@ class LeaseCall:
 
     def end_empty(self) -> None:
         """Answer that there was nothing to lease."""
-        self._end(LeaseAnswer(NO_LEASES, self.lost))
+        self._end(LeaseAnswer(NO_LEASES, self.lost, self.added))
 
     def _close(self) -> None:
         """Answer that there was nothing once no other try of the call can be granted anything (ADR 46)."""
@@ -193,7 +196,8 @@ class LeaseCall:
 
         def close(work: UnitOfWork) -> bool:
             calls = [call, replace(call, session=call.session + WAITED_SUFFIX)]
-            return all([work.close_lease(self.queue, one, worker=self.worker) for one in calls])
+            are_closed = [work.close_lease(self.queue, one, worker=self.worker) for one in calls]
+            return all(are_closed)
 
         def closed(outcome: object) -> None:
             if isinstance(outcome, Exception):
@@ -235,10 +239,10 @@ class LeaseCall:
             call=call,
             allowance=self.room,
         )
-        self.lost = tuple(lost)
+        self.lost, self.added = tuple(lost), granted.added
         if call is not None and call.is_repeat and not granted.leases:
             granted = self._lease(work)  # it may have been granted something after it had waited
-        return LeaseAnswer(granted, self.lost)
+        return LeaseAnswer(granted, self.lost, self.added)
 
     def lease(self, work: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
@@ -246,7 +250,7 @@ class LeaseCall:
             return LeaseAnswer(NO_LEASES)
         self.check(work)
         self.changes_seen = self._context.waiting.changes(self.queue)
-        return LeaseAnswer(self._lease(work), self.lost)
+        return LeaseAnswer(self._lease(work), self.lost, self.added)
 
     def _lease(self, work: UnitOfWork) -> Granted:
         if self.grant is not None:
@@ -314,7 +318,7 @@ class LeaseCall:
             if not isinstance(outcome, list):
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             elif outcome:
-                self._end(LeaseAnswer(Granted(tuple(outcome)), self.lost))
+                self._end(LeaseAnswer(Granted(tuple(outcome)), self.lost, self.added))
             else:
                 self.retry()
 

@@ -1,7 +1,9 @@
 """The verbs as coroutines, on stores and a server: nothing is lost by cancelling; a hundred waits are no burden."""
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator, Callable, Coroutine
+from copy import copy
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -86,6 +88,23 @@ def test_the_verbs_are_coroutines(play: Callable[[Story], None]) -> None:
         assert (await queue.stats()).paused
         await queue.resume()
         assert await queue.lease() == []
+
+    play(story)
+
+
+def test_an_exchange_is_unpacked_as_two_values_and_tells_the_outcomes_of_what_follows(
+    play: Callable[[Story], None],
+) -> None:
+    async def story(queue: AsyncQueue) -> None:
+        await queue.add([NewTask(b"1"), NewTask(b"2", name="taken"), NewTask(b"3")])
+        (lease,) = await queue.lease()
+        then = (NewTask(b"next", name="next"), NewTask(b"again", name="taken"))
+        exchanged = await queue.exchange([Deletion(lease.token, then), Deletion("99.1", (NewTask(b"never"),))])
+        (held,), lost = exchanged
+        assert (held.payload, len(lost)) == (b"2", 1)
+        assert [(one.name, one.status) for one in exchanged.added] == [("next", "added"), ("taken", "exists")]
+        assert pickle.loads(pickle.dumps(exchanged)).added == copy(exchanged).added == exchanged.added
+        assert (await queue.exchange([Deletion(held.token)])).added == ()
 
     play(story)
 

@@ -19,7 +19,7 @@ from queue_core.service import QueueService
 from queue_core.store import Store, Unit
 from queue_core.task import Lease, NewTask
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import Added, ClientCall, Deletion, Release, Renewal
+from queue_core.verbs import Added, ClientCall, Deletion, Granted, Release, Renewal
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 
@@ -454,3 +454,21 @@ def test_a_lease_that_was_granted_meanwhile_is_not_closed(store: Store) -> None:
     first = lease(store, FIRST)
     assert not close(store, AGAIN)
     assert lease(store, AGAIN) == first
+
+
+# -- the outcomes of what follows on a deletion ---------------------------------------------------------------------
+
+
+def test_an_exchange_tells_the_outcomes_of_what_follows_and_tells_them_again(store: Store) -> None:
+    add(store, ClientCall("p", 1), NewTask(b"1"), NewTask(b"2"), NewTask(b"3", name="taken"))
+    one, other = lease(store, count=2)
+    then = (NewTask(b"next", name="next"), NewTask(b"more", name="taken"))
+    deletions = [Deletion(one.token, then), Deletion(other.token), Deletion("99.1", (NewTask(b"never"),))]
+
+    def exchange_all(call: ClientCall | None) -> Granted:
+        return run(store, lambda turn: turn.exchange(QUEUE, deletions, count=1, seconds=60, call=call))[0]
+
+    first = exchange_all(FIRST)
+    assert [(one.name, one.status) for one in first.added] == [("next", "added"), ("taken", "exists")]
+    assert [(one.name, one.status) for one in exchange_all(AGAIN).added] == [("next", "added"), ("taken", "exists")]
+    assert exchange_all(None).added == ()
