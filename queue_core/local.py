@@ -35,9 +35,9 @@ from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import (
     HELD_SECONDS,
     Added,
-    Exchanged,
     Busy,
     Deletion,
+    Exchanged,
     Granted,
     Page,
     PayloadAllowance,

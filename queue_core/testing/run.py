@@ -12,7 +12,7 @@ from queue_core.errors import AppError, QueueError
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Deletion, Exchanged
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation
