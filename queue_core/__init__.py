@@ -70,7 +70,7 @@ if TYPE_CHECKING:
         WorkerActivity,
     )
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-    from queue_core.verbs import Added, Deletion, Exchanged, Page, Renewal, Renewed, Storage
+    from queue_core.verbs import Added, Deletion, ExchangeResult, Page, Renewal, Renewed, Storage
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
     from queue_core.worker.functions.function import Function
@@ -102,7 +102,8 @@ else:
         "queue_core.search.criteria": "ChangeTo MatchedBatch Search SearchPage",
         "queue_core.stats": "FinishedLease History WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask Progress QueueSpec StoredTask TagFilter TaskState UNTAGGED",
-        "queue_core.store": "Added Deletion Exchanged Page Renewal Renewed Storage",
+        "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
+        "queue_core.verbs": "ExchangeResult",
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Backoff Dead Retry Task Timeout",
         "queue_core.worker.functions.function": "Function",
@@ -140,7 +141,7 @@ __all__ = [
     "CutShortError",
     "Dead",
     "Deletion",
-    "Exchanged",
+    "ExchangeResult",
     "Failure",
     "FinishedLease",
     "Function",

@@ -18,7 +18,7 @@ from queue_core.stats import (
     WorkerActivity,
 )
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Added, Busy, Deletion, Exchanged, Page, Renewal, Renewed, Storage
+from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
     from queue_core.registrations.registration import Registration
@@ -117,7 +117,7 @@ class Queue(Protocol):
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """Delete finished tasks and lease the next ones atomically: a worker's steady state.
 
         Returns the leases, and the tokens among `deletions` that were not current; `added` of what is returned has the

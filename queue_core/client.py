@@ -29,7 +29,7 @@ from queue_core.limits import check_page, check_tag, check_text, check_wait_seco
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
-from queue_core.verbs import Added, Busy, Deletion, Exchanged, Page, Renewed, Storage
+from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewed, Storage
 
 if TYPE_CHECKING:
     from queue_core.clock import Instant
@@ -99,13 +99,13 @@ class HttpQueue:
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """See `Queue.exchange`."""
         body = _lease_json(count, seconds, tags, worker, wait_seconds)
         body["deletions"] = [values.deletion_json(deletion) for deletion in deletions]
         answer = self._grant("exchange", body, wait_seconds)
         leases, lost = values.leases_of(answer["leases"]), cast("list[str]", answer["lost"])
-        return Exchanged(leases, lost, values.added_of(answer.get("added", [])))
+        return ExchangeResult(leases, lost, values.added_of(answer.get("added", [])))
 
     def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""

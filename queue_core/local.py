@@ -37,7 +37,7 @@ from queue_core.verbs import (
     Added,
     Busy,
     Deletion,
-    Exchanged,
+    ExchangeResult,
     Granted,
     Page,
     PayloadAllowance,
@@ -105,7 +105,7 @@ class LocalQueue:
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """See `Queue.exchange`."""
         check_wait_seconds(wait_seconds)
         check_worker(worker)
@@ -138,7 +138,7 @@ class LocalQueue:
             if not deletions:
                 raise
             granted = Granted(())  # the deletions took effect, so return; leases granted now will expire
-        return Exchanged(list(granted.leases), lost, added)
+        return ExchangeResult(list(granted.leases), lost, added)
 
     def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
         """See `Queue.renew`."""

@@ -93,7 +93,7 @@ class Granted:
     added: tuple[Added, ...] = ()
 
 
-class Exchanged(tuple[list[Lease], tuple[str, ...]]):  # noqa: SLOT001 - a tuple takes none
+class ExchangeResult(tuple[list[Lease], tuple[str, ...]]):  # noqa: SLOT001 - a tuple takes none
     """The result of an exchange, to be unpacked: the leases, and the tokens that were not current.
 
     `added`: one outcome per task of the `then` of those deletions that took effect, in order.

@@ -16,7 +16,7 @@ from queue_core.clock import Clock
 from queue_core.limits import check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Added, Busy, Deletion, Exchanged, Page, Renewed, Storage
+from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewed, Storage
 
 T = TypeVar("T")
 
@@ -197,7 +197,7 @@ class AsyncQueue:
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """See `Queue.exchange`. When its caller is cancelled, tasks are deleted or not; leases are as for `lease`."""
         check_wait_seconds(wait_seconds)
         return await self._queues.call_waiting(

@@ -13,7 +13,7 @@ from queue_core.local import LocalQueue, LocalQueues
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Deletion, Exchanged
+from queue_core.verbs import Deletion, ExchangeResult
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_TIMED_OUT
@@ -244,7 +244,7 @@ class _DrainingQueue(LocalQueue):
         tags: TagFilter = ANY,
         worker: str = "",
         wait_seconds: float = 0.0,  # noqa: ARG002  no task is added meanwhile
-    ) -> Exchanged:
+    ) -> ExchangeResult:
         """See `Queue.exchange`."""
         if self._of_run.calls_left <= 0:
             self._service.run(lambda work: work.retire_worker(worker, busy="finish"))
