@@ -5,7 +5,7 @@ gRPC calls arrive in its own threads; each method runs in the server's event loo
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from urllib.parse import unquote
 
@@ -15,14 +15,15 @@ from google.cloud.tasks_v2beta2.types import cloudtasks, queue, task
 from google.iam.v1 import iam_policy_pb2, policy_pb2
 from google.protobuf import empty_pb2
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 
 from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.errors import ListenError
 from queue_core.process.descriptors import file_limit, max_grpc_connections_for
-from queue_core.server.auth import Authorizer, Headers, check_role
+from queue_core.server.auth import Authorizer, Headers, Principal, check_role
 from queue_core.server.cloudtasks.call import Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
+from queue_core.server.cloudtasks.grpc_messages import SWEEP_SECONDS, Arrivals, check_size
 from queue_core.server.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
 from queue_core.server.http.connections import Connections
@@ -97,6 +98,8 @@ THREADS = 16
 """Calls that run at a time."""
 MAX_CALLS = 1000
 """Calls running or waiting for a thread; further ones get RESOURCE_EXHAUSTED."""
+MAX_STREAMS = 100
+"""Calls of one connection at a time: each has a window of bytes in memory before it is looked at. Clients wait."""
 CALL_SECONDS = 60.0
 """Longest time for one call; then it gets UNAVAILABLE."""
 HANDSHAKE_MILLISECONDS = 10_000
@@ -106,6 +109,8 @@ MAX_SLOWED_THREADS = 4
 STOP_SECONDS = 0.5
 """Time for running calls to finish when the server stops."""
 
+_PAYLOADS: Mapping[str, tuple[int, ...]] = {"CreateTaskRequest": (2, 4, 1), "UploadQueueYamlRequest": (2, 2)}
+"""The numbers of the fields that lead to what may be long in a message."""
 _MESSAGES = (cloudtasks, queue, task)
 _SHARED_MODULES = (empty_pb2, iam_policy_pb2, locations_pb2, policy_pb2)
 _ONLY_REST = frozenset({"BufferTask", "BatchCreateTasks", "BatchDeleteTasks", "GetCmekConfig", "UpdateCmekConfig"})
@@ -120,6 +125,8 @@ class GrpcListener:
         self._api = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._renewed: object = None
+        self._arrivals = Arrivals(core.options.max_body_bytes, threads=THREADS, now=SystemClock().monotonic)
+        self._sweep: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
         self._server = grpc.server(
             self._threads,
@@ -128,6 +135,7 @@ class GrpcListener:
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", MAX_STREAMS),
                 ("grpc.max_allowed_incoming_connections", max_grpc_connections_for(file_limit())),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
             ],
@@ -172,35 +180,51 @@ class GrpcListener:
         """Start serving; call it in the server's event loop."""
         self._loop = asyncio.get_running_loop()
         self._server.start()
+        self._look_at_arrivals()
+
+    def _look_at_arrivals(self) -> None:
+        assert self._loop is not None
+        self._arrivals.sweep()
+        self._sweep = self._loop.call_later(SWEEP_SECONDS, self._look_at_arrivals)
 
     async def stop(self) -> None:
         """Let running calls finish for a moment, then stop; call it in the same loop."""
+        if self._sweep is not None:
+            self._sweep.cancel()
         stopped = self._server.stop(STOP_SECONDS)
         await asyncio.get_running_loop().run_in_executor(None, stopped.wait)
         self._threads.shutdown(wait=False)
 
     def _handler(self, method: CloudTasksMethod) -> object:
+        """Return a handler, as of a stream of messages: gRPC calls such a one before the first message arrives."""
         takes, gives = _class_of(method.takes), _class_of(method.gives)
 
-        def serve(request: Message, context: grpc.ServicerContext) -> Message:
+        def serve(messages: Iterator[bytes], context: grpc.ServicerContext) -> Message:
             try:
-                return self._answer(method, request, context, gives)
+                caller = self._api.core.authorizer.caller(headers_of(context.invocation_metadata()))
+                check_role(caller, method.verb)
+                with self._arrivals.arrived(messages, context, caller) as data:
+                    check_size(data, _PAYLOADS.get(method.takes, ()))
+                    return self._answer(method, _parsed(takes, data), context, caller, gives)
+            except grpc.RpcError:
+                raise  # the call has ended
             except Exception as error:  # noqa: BLE001 - the top of a request
                 failure = failure_of(error)
             context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
             raise AssertionError("abort raises")
 
-        return grpc.unary_unary_rpc_method_handler(
-            serve,
-            request_deserializer=takes.FromString,
-            response_serializer=lambda message: message.SerializeToString(),
+        return grpc.stream_unary_rpc_method_handler(
+            serve, response_serializer=lambda message: message.SerializeToString()
         )
 
     def _answer(
-        self, method: CloudTasksMethod, request: Message, context: grpc.ServicerContext, gives: Callable[[], Message]
+        self,
+        method: CloudTasksMethod,
+        request: Message,
+        context: grpc.ServicerContext,
+        caller: Principal,
+        gives: Callable[[], Message],
     ) -> Message:
-        caller = self._api.core.authorizer.caller(headers_of(context.invocation_metadata()))
-        check_role(caller, method.verb)
         values = values_of(method.takes, request)
 
         async def is_gone() -> bool:
@@ -226,6 +250,13 @@ class GrpcListener:
             ) from None
         except CancelledError:
             raise _stopping() from None
+
+
+def _parsed(takes: type[Message], data: bytes) -> Message:
+    try:
+        return takes.FromString(data)
+    except DecodeError:
+        raise CloudTasksError(RpcStatus.INTERNAL, f"this is no {takes.DESCRIPTOR.name}") from None
 
 
 def _certificate(tls: GrpcTls) -> object:
