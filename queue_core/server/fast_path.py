@@ -7,6 +7,7 @@ Both the ASGI application (`app.py`) and the protocol (`http/fast_protocol.py`) 
 import asyncio
 import json
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -501,7 +502,7 @@ def _check_pairs(pairs: list[tuple[str, None]]) -> None:
 
 
 def _duplicate_key(keys: list[str]) -> Problem:
-    key = next(key for at, key in enumerate(keys) if key in keys[:at])
+    key = next(key for key, count in Counter(keys).items() if count > 1)
     shown = json.dumps(key if len(key) <= MAX_SHOWN_KEY_CHARACTERS else key[:MAX_SHOWN_KEY_CHARACTERS] + "...")
     return refusal(400, "duplicate-key", f"an object of the body has the key {shown} twice; send it once")
 

@@ -21,6 +21,8 @@ from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of a head, and of trailers and the extensions of chunks."""
+READ_BYTES: Final = 32 << 10
+"""Bytes that are read at a time: all requests in them are begun before other connections come. asyncio's are 256 KiB."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
 _GIVEN_ONCE: Final = frozenset({b"authorization", b"content-type", b"content-length", b"idempotency-key", b"origin"})
@@ -354,6 +356,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Refuse a connection over the limit."""
         super().connection_made(transport)
+        transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's sockets
         over = self.shared.enter() if self.over_limit is None else self.over_limit
         if over <= 0:
             return

@@ -31,6 +31,8 @@ class Request:
     path: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
+    times: int = 1
+    """How often it is sent, without waiting for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +112,7 @@ def _settled(server: ProbedServer) -> int:
 def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report) -> None:
     for request in requests:
         server.pause()
-        status = server.ask(request.method, request.path, request.body, headers=request.headers)[0]
+        status = server.ask(request.method, request.path, request.body, headers=request.headers, times=request.times)[0]
         assert server.process.poll() is None, f"the server ended: {request.door} {request.kind}"
         found = server.pause()
         report.outcomes.append(Outcome(request, found.seconds, found.where, status))
@@ -185,6 +187,19 @@ def _body(door: Door, size: int, chance: Random) -> tuple[str, Sequence[tuple[st
     return "a file", [("content-type", chance.choice(["text/plain", "application/json"]))], chance.choice(texts)
 
 
+def _pipelined() -> Iterator[Request]:
+    """Yield many requests that come without waiting for an answer."""
+    known = ("authorization", f"Bearer {TOKENS['producer']}"), ("content-type", "application/json")
+    for role, method, path, headers, body in (
+        ("", "GET", "/livez", (), None),
+        ("", "GET", "/", (), None),
+        ("", "POST", f"{QUEUE}/add", (), b""),
+        ("producer", "POST", f"{QUEUE}/add", known, b"{}"),
+        ("", "POST", "/rpc_http", (), b""),
+    ):
+        yield Request(f"{method} {path}", role, "10,000 at once", method, path, headers, body, times=10_000)
+
+
 def _largest() -> Iterator[Request]:
     """Yield what may be asked for, at its largest."""
     known = (("authorization", f"Bearer {TOKENS['admin']}"), ("content-type", "application/json"))
@@ -192,7 +207,12 @@ def _largest() -> Iterator[Request]:
     def made(kind: str, verb: str, body: bytes, method: str = "POST") -> Request:
         return Request(f"{method} {QUEUE}/{verb}", "admin", f"largest: {kind}", method, f"{QUEUE}/{verb}", known, body)
 
+    yield from _pipelined()
     text = hostile.json_text
+    members = ",".join(f'"a{number}":""' for number in range(60_000))
+    twice = f'{{"tasks":[{{"headers":{{{members},"a59999":""}}}}]}}'.encode()
+    yield made("a key twice", "add", twice)
+    yield made("a key twice, short", "add", twice.replace(members.encode(), members[:63_000].encode() + b'"'))
     bomb = "[" * 200 + ",".join(["1"] * 32_000) + "]" * 200
     yield made("a deep payload", "add", text({"tasks": [{"name": "bomb", "text": bomb}]}))
     mebibyte = "A" * (4 * MIB // 3 // 4 * 4)

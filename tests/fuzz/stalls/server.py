@@ -63,10 +63,16 @@ class ProbedServer:
         return Pause(found["pause_seconds"], found["where"], resident)
 
     def ask(
-        self, method: str, path: str, body: bytes | None = None, *, headers: Sequence[tuple[str, str]] = ()
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        headers: Sequence[tuple[str, str]] = (),
+        times: int = 1,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request and return status, headers and body; status 0: it was cut, or went on as a stream."""
-        whole = request(method, path, body, headers=headers)
+        """Send a request, or the same many times, and return status, headers and body; status 0: it was cut, or went on as a stream."""
+        whole = request(method, path, body, headers=headers) * times
         with socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_SECONDS) as connection:
             with suppress(ConnectionError):
                 connection.sendall(whole)

@@ -1,6 +1,7 @@
 """A body in which an object has a key twice is refused with the key's name, and costs others nothing."""
 
 import json
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -131,3 +132,15 @@ def test_counting_finds_what_looking_finds(value: object, is_ascii: bool) -> Non
                 check()
         else:
             check()
+
+
+def test_the_name_of_a_key_twice_among_very_many_is_found_in_one_pass() -> None:
+    def cpu_seconds(count: int) -> float:
+        members = ",".join(f'"a{number}":1' for number in range(count))
+        body = f'{{{members},"a{count - 1}":1}}'.encode()
+        begin = time.process_time()
+        with pytest.raises(Problem, match=f"a{count - 1}"):
+            check_every_key(body)
+        return time.process_time() - begin
+
+    assert min(cpu_seconds(12_000) for _ in range(3)) < 24 * min(cpu_seconds(1_000) for _ in range(3))
