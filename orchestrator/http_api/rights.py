@@ -23,7 +23,6 @@ from queue_core.errors import PermissionDeniedError, QueueError, StoreUnavailabl
 from queue_core.server.access import ACCESS_OF_VERB, Access, check_whole_store, is_in_scope, is_listed
 from queue_core.server.auth import Principal
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.options import Role
 from queue_core.task import QueueSpec
 
 FRESH_SECONDS: Final = 1.0
@@ -52,7 +51,7 @@ class FleetRights:
 
     def is_unbounded(self, caller: Principal) -> bool:
         """See `Rights.is_unbounded`."""
-        return caller.queues is None and bool(caller.role & Role.ADMIN)
+        return caller.queues is None and caller.is_admin
 
     def check(self, caller: Principal, endpoint: Endpoint, names: Mapping[str, str]) -> None:
         """See `Rights.check`. A pool that is hidden and one that is not there are refused alike."""
@@ -156,7 +155,7 @@ class FleetRights:
     def _allows(self, caller: Principal, queue: str, access: Access) -> bool:
         if not is_in_scope(caller, queue):
             return False
-        if caller.role & Role.ADMIN:
+        if caller.is_admin:
             return True
         spec = self._known().get(queue)
         return spec is None or is_listed(caller, spec, access)

@@ -88,8 +88,8 @@ class Console:
         self.app = Starlette(routes=self._routes(), exception_handlers={HTTPException: self._no_such_page})
 
     def end_sessions(self) -> None:
-        """End the streams of sessions that are over, as tokens have changed."""
-        self._live.look_again()
+        """End all streams, as tokens have changed: some sessions are over, and others may see less."""
+        self._live.begin_anew()
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""

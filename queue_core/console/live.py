@@ -130,6 +130,13 @@ class LivePages:
         page.start()
         return Seat(self, page, viewer)
 
+    def begin_anew(self) -> None:
+        """End all streams: their browsers connect again, and their rights are looked up anew."""
+        for page in list(self._pages.values()):
+            page.is_over = True
+            self.retire(page)
+            page.wake_viewers()
+
     def look_again(self) -> None:
         """Have all streams look at whether their sessions go on."""
         for page in self._pages.values():
@@ -145,7 +152,7 @@ class LivePages:
                 del self._pages[page.key]
 
     def retire(self, page: "_LivePage") -> None:
-        """Let later viewers begin anew: the page could not be made."""
+        """Let later viewers begin anew: the page could not be made, or rights have changed."""
         if self._pages.get(page.key) is page:
             del self._pages[page.key]
 
@@ -192,6 +199,8 @@ class Seat:
             if is_over():
                 yield _OVER % b"session"
                 return
+            if page.is_over:
+                return
             if page.frame is not None and page.frame.id != seen:
                 seen = page.frame.id
                 yield page.frame.event
@@ -217,6 +226,7 @@ class _LivePage:
         self._html = ""
         self.frame: PageFrame | None = None
         self.has_failed = False
+        self.is_over = False
         self._costs_seconds: deque[float] = deque(maxlen=COSTS_KEPT)
         self.changed = asyncio.Event()
         self._pages = pages

@@ -3,7 +3,7 @@
 A queue outside of a token's scope is refused by its name alone, so that a refusal does not tell whether there is one.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -13,7 +13,6 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.celery_names import namespace_prefix
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
 from queue_core.server.auth import Principal, check_role
-from queue_core.server.options import Role
 from queue_core.task import NewTask, QueueSpec
 from queue_core.unit_of_work import UnitOfWork
 
@@ -94,7 +93,7 @@ def check_whole_store(caller: Principal, what: str) -> None:
 
 def is_listed(caller: Principal, spec: QueueSpec, access: Access) -> bool:
     """Return whether the queue's acl, if it has one, allows the caller this access."""
-    if caller.role & Role.ADMIN or not (spec.user_emails or spec.writer_emails):
+    if caller.is_admin or not (spec.user_emails or spec.writer_emails):
         return True
     if caller.email is None:
         return False
@@ -154,18 +153,18 @@ class QueueAccess:
     def check(self, unit: UnitOfWork, caller: Principal, queue: str, access: Access) -> None:
         """Raise `PermissionDeniedError` unless scope and acl allow it, `UnknownQueueError` for no queue."""
         check_scope(caller, queue)
-        if not caller.role & Role.ADMIN:
+        if not caller.is_admin:
             check_queue(caller, self._spec(unit, queue), access)
 
-    def checker(self, caller: Principal, queue: str, access: Access, *, adds: Iterable[NewTask] = ()) -> Check:
+    def checker(self, caller: Principal, queue: str, access: Access, *, adds: Sequence[NewTask] = ()) -> Check:
         """Return the check of a call, and of the tasks that it adds to this queue or others."""
         wanted = {(queue, access)}
-        for task in adds:
-            wanted.add((task.queue or queue, "insert"))
+        if adds:
+            wanted |= {(task.queue or queue, "insert") for task in adds}
         if caller.queues is not None:
             for name, _ in wanted:
                 check_scope(caller, name)
-        if caller.role & Role.ADMIN:
+        if caller.is_admin:
             return no_check
 
         def check(unit: UnitOfWork) -> None:
@@ -200,7 +199,7 @@ class QueueAccess:
 
     def sees_all(self, caller: Principal) -> bool:
         """Return whether no scope and no acl bounds the caller."""
-        return caller.queues is None and bool(caller.role & Role.ADMIN)
+        return caller.queues is None and caller.is_admin
 
     def forget(self, queue: str) -> None:
         """Read the settings of a queue again with the next call: they were changed."""

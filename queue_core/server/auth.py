@@ -3,7 +3,7 @@
 import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import compare_digest
 from types import MappingProxyType
@@ -85,6 +85,11 @@ class Principal:
     role: Role
     email: str | None = None
     queues: tuple[str, ...] | None = None
+    is_admin: bool = field(init=False, repr=False, compare=False)
+    """Whether its role is an administrator's. Kept, as each call asks and a flag is slow to test."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_admin", bool(self.role & Role.ADMIN))
 
 
 MAX_RECENT = 100
@@ -171,7 +176,11 @@ class Authorizer:
         """Return the caller of a request that `check` admitted. Raises `UnauthenticatedError`."""
         if not self._tokens:
             return ANONYMOUS_ADMIN
-        value = next((value for name, value in headers if name == b"authorization"), b"")
+        for name, value in headers:  # noqa: B007 - the header's
+            if name == b"authorization":
+                break
+        else:
+            value = b""
         if self._recent_of is not self._tokens:
             self._recent, self._recent_of = {}, self._tokens
         found = self._recent.get(value)

@@ -218,7 +218,7 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
 
 async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
-    if call.principal.role & Role.ADMIN:
+    if call.principal.is_admin:
         created = await change(core, call.key, bool, lambda work: work.put_queue(spec))
     else:
         created = await change(core, call.key, bool, lambda work: work.declare_queue(spec))
@@ -289,7 +289,7 @@ class Caller(TypedDict):
 async def me(core: ServerState, call: EndpointCall) -> Caller:
     caller = call.caller or ANONYMOUS_ADMIN
     by_email = False
-    if not caller.role & Role.ADMIN:
+    if not caller.is_admin:
         specs = await core.read(lambda work: work.transaction.queues())
         by_email = any(spec.user_emails or spec.writer_emails for spec in specs)
     strongest = next(role for role in _STRONGEST_FIRST if role & caller.role)
@@ -386,7 +386,7 @@ async def visible_events(
     """Return those of the events whose queues' tasks the caller may see; those of a deleted queue are hidden."""
     if core.access.sees_all(caller) or not recent:
         return recent
-    if caller.role & Role.ADMIN:
+    if caller.is_admin:
         return [one for one in recent if is_in_scope(caller, one[1].queue)]
     specs = await core.read(lambda work: work.transaction.queues())
     visible = {spec.name for spec in core.access.visible(caller, specs, "list")}

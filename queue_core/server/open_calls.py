@@ -9,7 +9,6 @@ from starlette.types import Receive, Scope, Send
 
 from queue_core.process.places import Places
 from queue_core.server.auth import ANONYMOUS_ADMIN, WORK, Principal
-from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 
 _RETRY: Final = ((b"retry-after", b"1"),)
@@ -28,7 +27,7 @@ def check_place(places: Places, key: int | None, caller: Principal, *, name: str
         name: the problem's name.
         what: the calls, in the plural.
     """
-    problem = places.refusal(key, is_admin=bool(caller.role & Role.ADMIN))
+    problem = places.refusal(key, is_admin=caller.is_admin)
     if problem:
         raise refusal(503, name, f"too many {what}: {problem}; end one, or try again in 1 s", headers=_RETRY)
 

@@ -31,7 +31,7 @@ from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, Leas
 from queue_core.server.leases.seals import LeaseSeals
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.schemas import Health
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
@@ -173,7 +173,7 @@ class ServerState:
         A queue that does not exist is the verb's own matter.
         """
         check_scope(caller, queue)
-        if not caller.role & Role.ADMIN and verb != "declare-queue":
+        if not caller.is_admin and verb != "declare-queue":
             access = ACCESS_OF_VERB[verb]
             spec = self.access.cached(queue, now=self.service.clock.now())
             if spec is not None:

@@ -11,7 +11,6 @@ from typing import Final, Protocol
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid
 from queue_core.server.http.in_flight import BytesInFlight, budget_bytes
-from queue_core.server.options import Role
 
 MAX_BESIDE_BYTES: Final = 64 << 10
 """Bytes of a message besides the payload in it: names, filters, a tag. More than any call needs."""
@@ -86,7 +85,7 @@ class Arrivals:
                 self._changed.notify_all()
 
     def _begin(self, call: Call, caller: Principal, key: Hashable) -> None:
-        is_admin, is_alone = bool(caller.role & Role.ADMIN), caller is ANONYMOUS_ADMIN
+        is_admin, is_alone = caller.is_admin, caller is ANONYMOUS_ADMIN
 
         def refusal() -> str:
             return self._in_flight.refusal(self._max_bytes, key, is_admin=is_admin, is_alone=is_alone)

@@ -315,6 +315,9 @@ class GroupCommitter:
 
     def _take(self) -> Sequence[Entry]:
         """Take the entries of the next transaction: the first, and those behind it that are not too large with it."""
+        if len(self._entries) == 1:
+            taken, self._entries = self._entries, []
+            return taken
         count = size_bytes = 0
         for entry in self._entries[:MAX_OPERATIONS_PER_COMMIT]:
             size_bytes += entry.size_bytes

@@ -26,25 +26,21 @@ class ThreadPool:
         self._name = name
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._under_way = 0
+        self.under_way = 0
+        """The number of calls that have not returned, those that queue included."""
 
     @property
     def idle(self) -> int:
         """The number of calls that would begin at once."""
-        return max(0, self._count - self._under_way)
-
-    @property
-    def under_way(self) -> int:
-        """The number of calls that have not returned, those that queue included."""
-        return self._under_way
+        return max(0, self._count - self.under_way)
 
     def submit(self, call: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         """Make `call` in a thread; `done` gets, in the loop, what it returned or raised."""
         loop = asyncio.get_running_loop()
-        self._under_way += 1
+        self.under_way += 1
 
         def finish(outcome: T | Exception) -> None:
-            self._under_way -= 1
+            self.under_way -= 1
             done(outcome)
 
         def job() -> None:
@@ -59,7 +55,7 @@ class ThreadPool:
                 return  # the loop was closed meanwhile
 
         self._jobs.put(job)
-        if len(self._threads) < min(self._count, self._under_way):
+        if len(self._threads) < min(self._count, self.under_way):
             thread = threading.Thread(target=self._work, name=f"{self._name}-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()

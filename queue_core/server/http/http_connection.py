@@ -16,13 +16,12 @@ from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
 from queue_core.server.http.in_flight import FREE_BYTES
-from queue_core.server.options import Role
 from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of a head, and of trailers and the extensions of chunks."""
 READ_BYTES: Final = 32 << 10
-"""Bytes that are read at a time: all requests in them are begun before other connections come. asyncio's are 256 KiB."""
+"""Bytes that are read at a time: all requests in them are begun before other connections come. asyncio: 256 KiB."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
 _GIVEN_ONCE: Final = frozenset({b"authorization", b"content-type", b"content-length", b"idempotency-key", b"origin"})
@@ -111,7 +110,7 @@ class HttpConnection(HttpToolsProtocol):
             self.caller = self.shared.caller_of(self.headers)
         caller = self.caller if self.is_begun else None
         key = None if caller is None else id(caller)
-        is_admin = caller is not None and bool(caller.role & Role.ADMIN)
+        is_admin = caller is not None and caller.is_admin
         in_flight = self.shared.in_flight
         problem = in_flight.refusal(count, key, is_admin=is_admin, is_alone=caller is ANONYMOUS_ADMIN)
         if problem and not self.is_between:
@@ -128,9 +127,10 @@ class HttpConnection(HttpToolsProtocol):
 
     def let_go(self) -> None:
         """Count the bytes of the request no more."""
-        for key, count in self.held.items():
-            self.shared.in_flight.leave(count, key)
-        self.held.clear()
+        if self.held:
+            for key, count in self.held.items():
+                self.shared.in_flight.leave(count, key)
+            self.held.clear()
         self.arrived_bytes = self.held_bytes = 0
         self.caller = None
 

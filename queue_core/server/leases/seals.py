@@ -14,7 +14,6 @@ from typing import Final
 from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, StoreError, StoreUnavailableError
 from queue_core.server.auth import Principal
-from queue_core.server.options import Role
 from queue_core.service import QueueService
 from queue_core.task import parse_token
 from queue_core.unit_of_work import UnitOfWork
@@ -119,7 +118,7 @@ class LeaseSeals:
     def opened(self, tokens: Sequence[str], caller: Principal) -> "OpenedTokens":
         """Return the store's tokens for those that a caller gives. Raises `InvalidTokenError`."""
         secret = self._secret or self.load()
-        may_end_any = bool(caller.role & Role.ADMIN)
+        may_end_any = caller.is_admin
         plain = [secret.opened(token, may_end_any=may_end_any) for token in tokens]
         return OpenedTokens(plain, dict(zip(plain, tokens, strict=True)))
 

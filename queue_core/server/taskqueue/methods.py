@@ -11,7 +11,6 @@ from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.access import Access, check_access, check_scope
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.options import Role
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue.call import ResourceKind, TaskqueueCall
 from queue_core.server.taskqueue.responses import TaskqueueError, invalid, not_found
@@ -161,7 +160,7 @@ async def lease(core: ServerState, call: TaskqueueCall) -> Json:
     count = call.parameters.integer("numTasks", least=1, most=limits.MAX_TASKS_PER_LEASE)
     tags = _tags(call)
     check_scope(call.caller, call.queue)
-    if not call.caller.role & Role.ADMIN:
+    if not call.caller.is_admin:
         await core.read(lambda unit: _authorized_queue(unit, call, "lease"))
     items = await lease_tasks_json(
         core,

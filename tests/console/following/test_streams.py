@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import pytest
 
@@ -150,3 +151,17 @@ def test_events_go_on_after_a_restart_from_the_first_one(running: RunningServer)
     assert running.thread.core.ring.resumed(str(total - 1), default=0) == total - 1
     assert running.thread.core.ring.resumed(str(total + 1000), default=total) == 0, "an id of another run"
     assert running.thread.core.ring.resumed("", default=total) == total
+
+
+def test_a_stream_ends_when_tokens_are_renewed_so_that_its_viewers_rights_are_looked_up_anew() -> None:
+    wide = AccessToken(Role.VIEWER, TOKEN)
+    with a_server(options=ServeOptions(tokens=(wide,))) as server:
+        cookie = session_cookie(TOKEN, name="a", now_seconds=now_seconds())
+        with follow(server.port, PAGE, cookie=f"{PLAIN_COOKIE}={cookie}") as reader:
+            reader.next("page")
+            server.thread.renew(replace(server.thread.core.options, tokens=(replace(wide, queues=("other",)),)))
+            with pytest.raises(EOFError):
+                reader.next("over")
+            assert reader.is_whole, "no session is over: the browser connects again"
+        with follow(server.port, PAGE, cookie=f"{PLAIN_COOKIE}={cookie}") as again, pytest.raises(EOFError):
+            again.next("page")

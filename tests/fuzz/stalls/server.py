@@ -71,7 +71,8 @@ class ProbedServer:
         headers: Sequence[tuple[str, str]] = (),
         times: int = 1,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request, or the same many times, and return status, headers and body; status 0: it was cut, or went on as a stream."""
+        """Send a request, `times` at once, and return status, headers and body of the first answer; status 0: it was
+        cut, or went on as a stream."""
         whole = request(method, path, body, headers=headers) * times
         with socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_SECONDS) as connection:
             with suppress(ConnectionError):
