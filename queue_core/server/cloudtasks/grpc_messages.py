@@ -24,7 +24,7 @@ _VARINT_BYTES: Final = 10
 _BYTES, _FIXED64, _VARINT, _FIXED32 = 2, 1, 0, 5
 
 
-class Call(Protocol):
+class GrpcCall(Protocol):
     """A call under way; gRPC's `ServicerContext`."""
 
     def is_active(self) -> bool:
@@ -51,7 +51,7 @@ class Arrivals:
         self._now = now
         self._in_flight = BytesInFlight(budget_bytes(max_bytes))
         self._changed = threading.Condition()
-        self._began: dict[Call, float] = {}
+        self._began: dict[GrpcCall, float] = {}
         self._waiting = 0
 
     @property
@@ -65,7 +65,7 @@ class Arrivals:
         return self._in_flight.taken
 
     @contextmanager
-    def arrived(self, messages: Iterator[bytes], call: Call, caller: Principal) -> Iterator[bytes]:
+    def arrived(self, messages: Iterator[bytes], call: GrpcCall, caller: Principal) -> Iterator[bytes]:
         """Wait for the call's message, and count its bytes until it is answered. Raises `CloudTasksError`."""
         key = id(caller)
         self._begin(call, caller, key)
@@ -84,7 +84,7 @@ class Arrivals:
                 self._in_flight.leave(len(message), key)
                 self._changed.notify_all()
 
-    def _begin(self, call: Call, caller: Principal, key: Hashable) -> None:
+    def _begin(self, call: GrpcCall, caller: Principal, key: Hashable) -> None:
         is_admin, is_alone = caller.is_admin, caller is ANONYMOUS_ADMIN
 
         def refusal() -> str:
@@ -100,7 +100,7 @@ class Arrivals:
                 raise CloudTasksError(RpcStatus.UNAVAILABLE, f"{refusal()}: try again in 1 s")
             self._in_flight.take(self._max_bytes, key)
 
-    def _end(self, call: Call, key: Hashable) -> None:
+    def _end(self, call: GrpcCall, key: Hashable) -> None:
         with self._changed:
             del self._began[call]
             self._in_flight.leave(self._max_bytes, key)
