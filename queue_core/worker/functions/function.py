@@ -182,7 +182,7 @@ class FunctionCall(InjectedCall):
     def read_needs(self) -> dict[str, object]:
         """See `InjectedCall`; read the other annotations too."""
         needs = injections_of(self._function, skip=0, marked=True)
-        for name, hint in hints_of(self._function).items():
+        for name, hint in hints_of(self._function, inspect.signature(self._function).parameters).items():
             if is_marked(hint) and name not in needs:
                 raise AppError(f"{self._function.__qualname__}: injected parameter {name} needs the default INJECTED")
         self._form.prepare()

@@ -16,6 +16,7 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import update_wrapper
 from typing import Annotated, Any, Final, Protocol, TypeVar, get_args, get_origin
@@ -90,20 +91,25 @@ class AppHooks:
     def check(self, functions: Iterable[Callable[..., object]]) -> None:
         """Raise `AppError` where a handler or a hook needs a value that no `on_start` hook returns."""
         provided: dict[object, str] = {}
+        unknown: list[str] = []
         for hook in self._start:
-            self._check_needs(injections_of(hook, skip=0), provided, name=f"on_start {_name(hook)}")
-            kind = _provided(hook)
+            self._check_needs(injections_of(hook, skip=0), provided, unknown, name=f"on_start {_name(hook)}")
+            try:
+                kind = _provided(hook)
+            except AppError as error:  # known to type checkers only: its value is for nobody
+                unknown.append(f"; {error}")
+                continue
             if kind is None:
                 continue
             if kind in provided:
                 raise AppError(f"on_start hooks {provided[kind]} and {_name(hook)} both return {_shown(kind)}")
             provided[kind] = _name(hook)
         for hook in self._stop:
-            self._check_needs(injections_of(hook, skip=0), provided, name=f"on_stop {_name(hook)}")
+            self._check_needs(injections_of(hook, skip=0), provided, unknown, name=f"on_stop {_name(hook)}")
         for function in functions:
             if isinstance(function, InjectedCall):
                 needs = {name: kind for name, kind in function.needs().items() if kind is not Task}
-                self._check_needs(needs, provided, name=_name(function))
+                self._check_needs(needs, provided, unknown, name=_name(function))
 
     def start(self, run: CoroutineRunner) -> None:
         """Run the `on_start` hooks in order. Raises `AppError` for one that fails, after closing those before it."""
@@ -117,9 +123,10 @@ class AppHooks:
                 for _, later in self._close(run):
                     failed.add_note(f"and then its clean-up failed: {type(later).__name__}")
                 raise failed from error
-            kind = _provided(hook)
-            if kind is not None:
-                self._values[kind] = value
+            with suppress(AppError):  # `check` said what is wrong, if its value is needed
+                kind = _provided(hook)
+                if kind is not None:
+                    self._values[kind] = value
 
     def stop(self, run: CoroutineRunner) -> Iterator[tuple[str, BaseException]]:
         """Run the `on_stop` hooks in order, then the rest of the generators, last first; yield those that failed."""
@@ -173,12 +180,15 @@ class AppHooks:
         return failed
 
     @staticmethod
-    def _check_needs(needs: Mapping[str, object], provided: Mapping[object, str], *, name: str) -> None:
+    def _check_needs(
+        needs: Mapping[str, object], provided: Mapping[object, str], unknown: Iterable[str], *, name: str
+    ) -> None:
         for parameter, kind in needs.items():
             if kind not in provided:
                 known = ", ".join(map(_shown, provided)) or "none returns a value"
                 raise AppError(
                     f"{name}: parameter {parameter}: no on_start hook before it returns {_shown(kind)}; known: {known}"
+                    f"{''.join(unknown)}"
                 )
 
 
@@ -220,7 +230,7 @@ def injections_of(function: Callable[..., object], *, skip: int, marked: bool = 
     names = injected_names(function, skip=skip, marked=marked)
     if not names:
         return {}
-    hints = hints_of(function if inspect.isroutine(function) else type(function).__call__)
+    hints = hints_of(function if inspect.isroutine(function) else type(function).__call__, names)
     untyped = [name for name in names if name not in hints]
     if untyped:
         raise AppError(f"{_name(function)}: parameter {untyped[0]} needs the type of what is to be injected")
@@ -238,7 +248,7 @@ def _unmarked(hint: object) -> object:
 
 def _provided(hook: Callable[..., object]) -> object | None:
     """Return the type that a hook returns or yields; None: nothing is injected."""
-    kind = hints_of(hook).get("return")
+    kind = hints_of(hook, ["return"]).get("return")
     if (inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook)) and get_origin(kind) in _YIELDING:
         kind = get_args(kind)[0]
     return None if kind is type(None) else kind

@@ -2,19 +2,32 @@
 
 import inspect
 import json
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from enum import Enum
+from enum import Enum, IntEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    Json,
+    PrivateAttr,
+    SecretStr,
+    field_serializer,
+    field_validator,
+)
+from pydantic_core import core_schema
 from typing_extensions import TypedDict
 
 from queue_core.errors import AppError, InvalidArgumentsError
@@ -248,3 +261,187 @@ def test_an_annotation_that_is_unknown_at_run_time_is_told() -> None:
 
     with pytest.raises(AppError, match="Nowhere"):
         ArgumentsFormat(function).prepare()
+
+
+class Bigger(Picture):
+    width: int = 0
+
+
+@dataclass(frozen=True)
+class Boxed(Size):
+    depth: int = 0
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Word(str):
+    """A text with a class of its own."""
+
+    __slots__ = ()
+
+
+class Price(BaseModel):
+    cents: Annotated[int, BeforeValidator(lambda euros: int(float(euros) * 100))]
+
+
+class Marked(BaseModel):
+    name: str = ""
+    hidden: int = Field(default=0, exclude=True)
+    _mark: int = PrivateAttr(default=0)
+
+
+class Shifted(BaseModel):
+    number: int
+
+    @field_serializer("number")
+    def _more(self, number: int) -> int:
+        return number + 1
+
+
+class Always:
+    """A class that is equal to anything, and has a JSON form that loses its number."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _source: object, _handler: object) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda given: given if isinstance(given, cls) else cls(0),
+            serialization=core_schema.plain_serializer_function_ser_schema(lambda given: given.number),
+        )
+
+
+Cents = Annotated[int, BeforeValidator(lambda euros: int(euros.replace(".", "")))]
+Shout = Annotated[str, AfterValidator(lambda text: text + "!")]
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+MARKED = Marked(name="a")
+MARKED._mark = 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "told"),
+    [
+        pytest.param(
+            Picture, Bigger(path=Path("a"), width=3), "of type Bigger, it would arrive as Picture", id="model"
+        ),
+        pytest.param(list[Picture], [Bigger(path=Path("a"))], r"value\[0\]: of type Bigger", id="models in a list"),
+        pytest.param(Size, Boxed(1, depth=2), "of type Boxed, it would arrive as Size", id="dataclass"),
+        pytest.param(dict[str, Size], {"a": Boxed(1)}, r"value\[...\]: of type Boxed", id="dataclasses in a dict"),
+        pytest.param(Price, Price.model_validate({"cents": "1.50"}), "value.cents: another int", id="validated twice"),
+        pytest.param(Marked, MARKED, "another int", id="a private attribute"),
+        pytest.param(Marked, Marked(hidden=1), "value.hidden: another int", id="a field left out of its JSON"),
+        pytest.param(Shifted, Shifted(number=1), "value.number: another int", id="a serializer that changes"),
+        pytest.param(Always, Always(3), "value.number: another int", id="a class that is equal to anything"),
+        pytest.param(str | datetime, NOON, "of type datetime, it would arrive as str", id="a union by its first type"),
+        pytest.param(str | float, float("inf"), "of type float, it would arrive as str", id="infinity in a union"),
+        pytest.param(SecretStr, "abc", "another str", id="a secret in clear text"),
+        pytest.param(float, 2**53 + 1, "too large for a float", id="an integer that a float rounds"),
+        pytest.param(list[float], [2**53 + 1], "too large for a float", id="one in a list"),
+        pytest.param(dict, {1: "a"}, "a key: of type int, it would arrive as str", id="keys of a plain dict"),
+        pytest.param(dict[int | str, int], {1: 1, "1": 2}, "1 of 2 entries", id="keys that are one in JSON"),
+        pytest.param(Sequence[int], (1, 2), "of type tuple, it would arrive as list", id="a tuple as a sequence"),
+        pytest.param(Iterable[Picture], [Bigger(path=Path("a"))], "of type Bigger", id="items that are read late"),
+        pytest.param(Any, (1, 2), "of type tuple, it would arrive as list", id="any: a tuple"),
+        pytest.param(Any, {1}, "of type set", id="any: a set"),
+        pytest.param(Any, {1: "a"}, "of type int, it would arrive as str", id="any: keys"),
+        pytest.param(Any, NOON, "of type datetime", id="any: a datetime"),
+        pytest.param(Any, Decimal("1.5"), "of type Decimal", id="any: a decimal"),
+        pytest.param(Any, UUID(int=1), "of type UUID", id="any: a uuid"),
+        pytest.param(Any, b"a", "of type bytes", id="any: bytes"),
+        pytest.param(Any, Path("a"), "Path, it would arrive as str", id="any: a path"),
+        pytest.param(Any, float("nan"), "of type float", id="any: NaN"),
+        pytest.param(Any, Word("a"), "of type Word", id="any: a class of text"),
+        pytest.param(Any, Level.LOW, "of type Level", id="any: an enum"),
+        pytest.param(Any, Size(1), "of type Size", id="any: a dataclass"),
+        pytest.param(object, [NOON], r"value\[0\]: of type datetime", id="object"),
+        pytest.param(Any, 10**5000, "out of range", id="any: an integer that no reader takes"),
+        pytest.param(Any, "\ud800", "no JSON form", id="any: half a character"),
+        pytest.param(Any, (number for number in [1]), "of type generator", id="any: a generator"),
+    ],
+)
+def test_what_would_arrive_as_something_else_is_refused_without_its_value(
+    kind: object, value: object, told: str
+) -> None:
+    def function(value: object) -> None: ...
+
+    for annotations, extra in (({"value": kind}, {}), ({} if kind is Any else {"value": kind}, {})):
+        function.__annotations__ = annotations
+        with pytest.raises(InvalidArgumentsError, match=told) as raised:
+            ArgumentsFormat(function).encode((value,), extra)
+        assert raised.value.__cause__ is None
+    with pytest.raises(InvalidArgumentsError, match=told.removeprefix("value")):
+        ArgumentsFormat(function_of(int, extra=kind)).encode((1,), {"value": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "arrives"),
+    [
+        pytest.param(Cents, "1.50", 150, id="a validator before"),
+        pytest.param(list[Cents], ["1.50"], [150], id="in a list"),
+        pytest.param(Shout, "a", "a!", id="a validator after"),
+        pytest.param(
+            Price, {"cents": "1.50"}, Price.model_validate({"cents": "1.50"}), id="in a model given as a dict"
+        ),
+        pytest.param(Json[list[int]], "[1]", [1], id="a text of JSON"),
+        pytest.param(int, "400", 400, id="a text for a number, as pydantic takes it"),
+    ],
+)
+def test_a_validator_runs_once_whatever_it_does(kind: object, value: object, arrives: object) -> None:
+    form = ArgumentsFormat(function_of(kind, Path))
+    got = form.decode(form.encode((value, Path("a")), {}))
+    assert got == {"p0": arrives, "p1": Path("a")}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        pytest.param(float, float("nan"), id="NaN"),
+        pytest.param(float, -0.0, id="minus zero"),
+        pytest.param(int, 2**64, id="beyond 64 bits"),
+        pytest.param(Any, 10**100, id="any: beyond 64 bits"),
+        pytest.param(dict[int, str], {1: "a"}, id="keys of a type"),
+        pytest.param(dict[date, int], {date(2026, 1, 1): 1}, id="keys that are dates"),
+        pytest.param(frozenset[Colour], frozenset(Colour), id="a frozenset"),
+        pytest.param(set[tuple[int, ...]], {(1, 2), (3,)}, id="a set of tuples"),
+        pytest.param(deque[int], deque([1, 2]), id="a deque"),
+        pytest.param(Level, Level.LOW, id="an IntEnum"),
+        pytest.param(int | str, "1", id="a text that looks like a number"),
+        pytest.param(int | bool, True, id="a bool beside an int"),
+        pytest.param(datetime, NOON.astimezone(ZoneInfo("Europe/Vienna")), id="a datetime of a zone"),
+        pytest.param(Picture | Bigger, Bigger(path=Path("a"), width=2), id="a union of models"),
+        pytest.param(Decimal, Decimal("1.50"), id="a decimal with its zeros"),
+        pytest.param(Iterable[int], [1, 2], id="an iterable"),
+    ],
+)
+def test_values_of_their_type_arrive_as_they_are(kind: object, value: object) -> None:
+    form = ArgumentsFormat(function_of(kind))
+    got = form.decode(form.encode((value,), {}))["p0"]
+    if kind == Iterable[int]:
+        got = [*got]  # type: ignore[call-overload]
+    assert type(got) is type(value)
+    assert repr(got) == repr(value) or got == value
+
+
+def test_a_secret_in_clear_text_never_travels_beside_a_validator() -> None:
+    class Login(BaseModel):
+        password: SecretStr
+
+    form = ArgumentsFormat(function_of(Cents, Login))
+    with pytest.raises(InvalidArgumentsError, match="would arrive"):
+        form.encode(("1.50",), {"p1": {"password": SECRET}})
+
+
+def test_names_for_type_checkers_only_are_no_matter_where_no_argument_travels_by_them() -> None:
+    def function(number: int) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+    form = ArgumentsFormat(function)
+    assert form.decode(form.encode((1,), {})) == {"number": 1}
