@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable
+from math import isnan
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 from queue_core.attempts.redaction import redacted
 from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
-from queue_core.limits import MAX_LEASES, MAX_PROGRESS_CHARACTERS, check_checkpoint, check_delay_seconds, check_progress
+from queue_core.limits import MAX_LEASES, MAX_PROGRESS_CHARACTERS, check_checkpoint, check_delay_seconds
 from queue_core.semantics import retry_delay_seconds
 from queue_core.task import Headers, Lease, Progress, QueueSpec
 from queue_core.verbs import Renewal
@@ -28,10 +29,15 @@ def seconds_of(duration: Seconds) -> float:
         raise ValueError(f"{duration!r}: write seconds as a number, or a text such as '30s'") from None
 
 
+SHORTEST_RETRY_SECONDS: Final = 1.0
+"""Least delay of a retry that spends no attempt."""
+
+
 class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise Retry(60)`
     """Release the task, to be leased again after `delay_seconds` instead of the queue's own back-off.
 
-    By default it spends no attempt: the task is not to blame, as when a service it calls is overloaded (429).
+    By default it spends no attempt: the task is not to blame, as when a service it calls is overloaded (429). Such a
+    retry waits for 1 s at least, as nothing else ends a loop of them.
     """
 
     def __init__(self, delay_seconds: Seconds, *, charge: Literal["counted", "uncounted"] = "uncounted") -> None:
@@ -41,6 +47,8 @@ class Retry(Exception):  # noqa: N818  a handler says what is to happen: `raise 
         """
         seconds = seconds_of(delay_seconds)
         check_delay_seconds(seconds)
+        if charge == "uncounted":
+            seconds = max(seconds, SHORTEST_RETRY_SECONDS)
         super().__init__(f"retry in {seconds:g} s")
         self.delay_seconds = seconds
         self.charge = charge
@@ -94,6 +102,24 @@ class Backoff:
 
     def __repr__(self) -> str:
         return f"Backoff({self.min_seconds:g}, {self.max_seconds:g}, attempts={self.attempts})"
+
+
+def _fraction_of(given: object, before: float) -> float:
+    """Return a reported fraction within [0, 1]; `before` for what is no number."""
+    try:
+        fraction = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return before
+    return before if isnan(fraction) else min(1.0, max(0.0, fraction))
+
+
+def _progress_text(given: object) -> str:
+    """Return a reported text as a store can hold it: cut, without NUL and halves of characters."""
+    try:
+        text = given if isinstance(given, str) else str(given)
+    except Exception:  # noqa: BLE001  a `__str__` of the user
+        return ""
+    return text[:MAX_PROGRESS_CHARACTERS].replace("\0", " ").encode("utf-8", "replace").decode()
 
 
 _NOTHING: Final[tuple[Progress | None, bytes | None]] = (None, None)
@@ -167,10 +193,11 @@ class Task:
         """Report how far the work is, for people: `task.progress(0.4, "page 12 of 30")`. May be called from any thread.
 
         It goes out with the lease's next renewal, within about a second, never more than once a second; only the last
-        counts. Raises `InvalidRequestError` unless `fraction` is in [0, 1] and `text` has at most 200 characters.
+        counts. No progress fails a task: `fraction` is brought into [0, 1], of `text` the first 200 characters are
+        kept, and what is no number leaves the fraction as it was.
         """
-        check_progress(fraction, text)
-        self._progress = Progress(float(fraction), text)
+        before = self._progress.fraction if self._progress is not None else 0.0
+        self._progress = Progress(_fraction_of(fraction, before), _progress_text(text))
         self._report()
 
     def checkpoint(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from dataclasses import replace
 from threading import Thread
 from types import FrameType
@@ -99,11 +99,30 @@ class HandlerEventLoop:
         self.submit(invocation, lambda _, outcome: future.set_result(outcome))
         return future.result()
 
-    def complete(self, coroutine: Coroutine[Any, Any, object], *, timeout_seconds: float | None = None) -> object:
-        """Run a hook's coroutine, block until it ends, and return its value. Raises `TimeoutError`."""
+    def adopt(self, context: Context) -> None:
+        """Run handlers in copies of this context from now on: context variables that hooks set are theirs."""
+        self._context = self._log_context.base(self._lifecycle.queue, context)
+
+    def complete(
+        self,
+        coroutine: Coroutine[Any, Any, object],
+        *,
+        context: Context | None = None,
+        timeout_seconds: float | None = None,
+    ) -> object:
+        """Run a hook's coroutine, block until it ends, and return its value. Raises `TimeoutError`.
+
+        `context`: the context it runs in, and changes.
+        """
+
+        async def run() -> object:
+            return await self._loop.create_task(coroutine, context=context)
+
+        running = run()
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            future = asyncio.run_coroutine_threadsafe(running, self._loop)
         except RuntimeError:  # the loop is closed
+            running.close()
             coroutine.close()
             raise
         try:

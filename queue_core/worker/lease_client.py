@@ -157,7 +157,14 @@ class LeaseClient:
             lengths.update({token: lengths[token] or UNKNOWN_LEASE_SECONDS for token in confirmed})
             gone = {lease.token for lease in late} - confirmed
             held = [lease for lease in held if lease.token not in gone]
-        self._give_back(held, charge="uncounted", failure=TOO_LATE)
+        if held:
+            seconds = self._lifecycle.clock.monotonic() - self.requested_at
+            reason = (
+                f"the queue answers after {seconds:.1f} s, which is too late for leases of "
+                f"{min(lengths[lease.token] for lease in held):g} s: give the queue a longer `lease`"
+            )
+            self._lifecycle.log.warning(events.LEASES_RELEASED, reason=reason, count=len(held))
+            self._give_back(held, charge="uncounted", failure=Failure("given_back", message=reason))
         return []
 
     def flush(self) -> None:

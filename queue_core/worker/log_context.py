@@ -50,9 +50,12 @@ class LogContext:
         self._worker.set(self._name)
         self.bind_task(lease)
 
-    def base(self, queue: str) -> Context:
-        """Return a context with the fields that all tasks of a queue share, for `bind_task` in copies of it."""
-        context = Context()
+    def base(self, queue: str, begun: Context | None = None) -> Context:
+        """Return a context with the fields that all tasks of a queue share, for `bind_task` in copies of it.
+
+        `begun`: the variables that it has besides.
+        """
+        context = Context() if begun is None else begun.copy()
         context.run(self._queue.set, queue)
         context.run(self._worker.set, self._name)
         return context

@@ -188,6 +188,9 @@ class Runner:
             self._loop.start()
         try:
             self._hooks.start()
+            self._context.variables = self._hooks.context
+            if self._loop is not None:
+                self._loop.adopt(self._hooks.context)
         except BaseException:
             self._renewals.close()
             self._timeouts.close()

@@ -1,6 +1,7 @@
 """ThreadExecutor: threads that each lease, handle and delete tasks with a client of their own. For plain handlers."""
 
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from logging import DEBUG
 from threading import Event, Thread
 from typing import Final, Protocol
@@ -52,6 +53,8 @@ class ExecutorContext:
         self.renewals = renewals
         self.timeouts = timeouts
         self.log_context = LogContext(lifecycle.settings.worker)
+        self.variables = Context()
+        """The context variables that the threads of handlers begin with: those that hooks set."""
         self._app = app
         self._clients = clients
         self._on_invocation_end = on_invocation_end
@@ -125,7 +128,7 @@ class ThreadExecutor:
         self._clients: list[LeaseClient] = []
         self._ended: list[None] = []
         self._threads = [
-            Thread(target=self._run, name=f"towline-executor-{number}", daemon=True) for number in range(count)
+            Thread(target=self._run_thread, name=f"towline-executor-{number}", daemon=True) for number in range(count)
         ]
 
     def caller_thread_loop(self) -> Callable[[Callable[[], None]], None] | None:
@@ -158,6 +161,9 @@ class ThreadExecutor:
     def running(self) -> int:
         """See `TaskExecutor.running`."""
         return self._count - len(self._ended) - self._context.unawaited()
+
+    def _run_thread(self) -> None:
+        self._context.variables.copy().run(self._run)
 
     def _run(self) -> None:
         lifecycle = self._context.lifecycle

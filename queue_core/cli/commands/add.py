@@ -200,9 +200,8 @@ def _print(added: Added, *, as_json: bool) -> None:
     elif added.status == "added":
         click.echo(added.name)
     else:
-        print_info(
-            f"{added.name}: {'exists already' if added.status == 'exists' else 'was done before'}; nothing changed"
-        )
+        gone = "was added before, and is done, deleted or purged"
+        print_info(f"{added.name}: {'exists already' if added.status == 'exists' else gone}; nothing changed")
 
 
 def _batches(tasks: Iterator[tuple[int, NewTask]]) -> Iterator[list[tuple[int, NewTask]]]:

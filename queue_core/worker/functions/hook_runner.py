@@ -1,6 +1,7 @@
 """HookRunner: the hooks of one worker, run once before its first lease and once after its last task."""
 
 from collections.abc import Callable, Coroutine
+from contextvars import copy_context
 from threading import Event, Lock
 from typing import Any, Final
 
@@ -34,6 +35,8 @@ class HookRunner:
         self._lifecycle = lifecycle
         self._answer_seconds = answer_seconds
         self._is_blocked = False
+        self.context = copy_context()
+        """The context variables as the `on_start` hooks left them, for handlers in other threads."""
         self._lock = Lock()
         self._is_begun = False
         self._ended = Event()
@@ -41,6 +44,7 @@ class HookRunner:
     def start(self) -> None:
         """Run the `on_start` hooks in this thread. Raises `AppError` for one that fails."""
         self._hooks.start(self._complete)
+        self.context = copy_context()
         self._is_begun = True
 
     def stop(self, *, grace_left_seconds: Callable[[], float]) -> None:
@@ -53,7 +57,7 @@ class HookRunner:
                 self._check_answer(coroutine, most_seconds=max(SHORTEST_STOP_SECONDS, grace_left_seconds()))
                 return self._complete(coroutine, max(SHORTEST_STOP_SECONDS, grace_left_seconds()))
 
-            for name, error in self._hooks.stop(complete):
+            for name, error in self.context.copy().run(lambda: [*self._hooks.stop(complete)]):
                 text = redacted_traceback(error)
                 self._lifecycle.log.error(events.HOOK_FAILED, hook=name, error=type(error).__name__, traceback=text)
         self._ended.set()
@@ -72,4 +76,10 @@ class HookRunner:
 
     def _complete(self, coroutine: Coroutine[Any, Any, object], timeout_seconds: float | None = None) -> object:
         assert self._loop is not None, "a worker with async hooks has an event loop"
-        return self._loop.complete(coroutine, timeout_seconds=timeout_seconds)
+        context = copy_context()
+        try:
+            return self._loop.complete(coroutine, context=context, timeout_seconds=timeout_seconds)
+        finally:
+            for variable, value in context.items():  # what an async hook sets, handlers see
+                if variable.get(self) is not value:
+                    variable.set(value)

@@ -91,20 +91,25 @@ class TooManyRequestsError(Exception):
 @pytest.mark.parametrize("said", ["raised", "registered"])
 def test_a_retry_spends_no_attempt(store: tuple[LocalQueues, LocalQueue], kind: str, said: str) -> None:
     queues, queue = store
-    queues.put_queue(QueueSpec("q", max_leases=2))
+    queues.put_queue(QueueSpec("q", max_leases=1))
     app, numbers = App(), list[int]()
 
     def handle(task: Task) -> None:
         numbers.append(task.lease_number)
-        if len(numbers) < 6:
+        if len(numbers) < 3:
             raise Retry(0) if said == "raised" else TooManyRequestsError
 
     app.task(queue="q", on={KeyError: Dead("no"), TooManyRequestsError: Retry(0)})(plain_or_async(kind, handle))
     queue.add(b"x")
     with capture_logs() as logs, running_worker(app, queues.queue):
         eventually(lambda: queue.stats().deleted_total == 1)
-    assert numbers == [1] * 6
+    assert numbers == [1] * 3
     assert events.HANDLER_FAILED not in {entry["event"] for entry in logs}
+
+
+def test_a_retry_that_spends_no_attempt_waits_for_a_second() -> None:
+    assert [Retry(0).delay_seconds, Retry("5s").delay_seconds] == [1.0, 5.0]
+    assert Retry(0, charge="counted").delay_seconds == 0.0
 
 
 def test_a_retry_may_spend_one(store: tuple[LocalQueues, LocalQueue]) -> None:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ from structlog.testing import capture_logs
 
 from queue_core import INJECTED, App, AppError, Injected, NewTask, Task, open_queue
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.task import ANY
 from queue_core.testing import run_until_empty
 from queue_core.worker import events
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, EXIT_OK
 from tests.support.eventually import eventually
-from tests.support.fleet.workers import both_kinds, memory_queues, running_worker
+from tests.support.fleet.workers import both_kinds, memory_queues, plain_or_async, running_worker
 
 
 @pytest.fixture
@@ -327,3 +329,55 @@ def test_a_worker_whose_hook_fails_is_refused_like_one_with_a_broken_app(tmp_pat
     assert "on_start log failed: ValueError" in ended.stderr
     assert "a broken model" in ended.stderr
     assert (tmp_path / "steps").read_text() == "start "
+
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="nobody")
+REGION: ContextVar[str] = ContextVar("region", default="nowhere")
+
+
+@both_kinds
+@pytest.mark.parametrize("concurrency", [1, 2])
+def test_context_variables_that_hooks_set_reach_handlers_and_the_hooks_of_the_end(
+    store: tuple[LocalQueues, LocalQueue], kind: str, concurrency: int
+) -> None:
+    queues, queue = store
+    app, seen = App(), []
+
+    @app.on_start
+    def start() -> None:
+        TENANT.set("acme")
+
+    @app.on_start
+    async def start_async() -> None:
+        REGION.set(f"{TENANT.get()}-west")
+
+    @app.on_stop
+    def stop() -> None:
+        seen.append((TENANT.get(), REGION.get()))
+
+    def handle(_: Task) -> None:
+        seen.append((TENANT.get(), REGION.get()))
+        TENANT.set("another")
+
+    app.task(queue="q")(plain_or_async(kind, handle))
+    queue.add([NewTask(b"1"), NewTask(b"2")])
+    with running_worker(app, queues.queue, concurrency=concurrency):
+        eventually(lambda: len(seen) == 2)
+    assert seen == [("acme", "acme-west")] * 3
+
+
+def test_a_hook_whose_value_only_type_checkers_know_is_refused_where_a_handler_needs_its_value() -> None:
+    app = App()
+
+    @app.on_start
+    def start() -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+    app.hooks.check([])
+
+    @app.task(queue="q")
+    def handle(task: "Elsewhere", client: Client) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+        raise NotImplementedError
+
+    with pytest.raises(AppError, match=r"no on_start hook before it returns Client.*'Nowhere' is not defined"):
+        app.prepare(app.serving("q", ANY))

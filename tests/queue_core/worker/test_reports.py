@@ -114,11 +114,29 @@ def test_a_task_that_ended_sends_nothing(reporting: ReportingTask) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fraction", "text", "stored"),
+    [
+        pytest.param(1.1, "", Progress(1.0), id="beyond the end"),
+        pytest.param(-1, "", Progress(0.0), id="before the beginning"),
+        pytest.param(10**400, "", Progress(0.25), id="too large for a float"),
+        pytest.param(float("nan"), "a", Progress(0.25, "a"), id="no number"),
+        pytest.param(None, "a", Progress(0.25, "a"), id="nothing"),
+        pytest.param(0.5, "x" * 201, Progress(0.5, "x" * 200), id="a long text"),
+        pytest.param(0.5, "a\0b\ud800", Progress(0.5, "a b?"), id="a text that no store holds"),
+        pytest.param(0.5, 7, Progress(0.5, "7"), id="no text"),
+    ],
+)
+def test_no_progress_fails_a_task(reporting: ReportingTask, fraction: float, text: str, stored: Progress) -> None:
+    task = reporting.task
+    task.progress(0.25)
+    task.progress(fraction, text)
+    reporting.pass_seconds(1.0)
+    assert reporting.stored().progress == stored
+
+
+@pytest.mark.parametrize(
     ("report", "message"),
     [
-        pytest.param(lambda task: task.progress(1.1), r"in \[0, 1\]", id="beyond the end"),
-        pytest.param(lambda task: task.progress(float("nan")), r"in \[0, 1\]", id="no number"),
-        pytest.param(lambda task: task.progress(0.5, "x" * 201), "at most 200", id="a long text"),
         pytest.param(lambda task: task.checkpoint("text"), "must be bytes", id="text"),
         pytest.param(lambda task: task.checkpoint(b"x" * 16_385), "at most 16384 bytes", id="too large"),
     ],
