@@ -79,7 +79,9 @@ class RecycleSettings(FleetSettingsModel):
     memory: Bytes | None = Field(
         default=None, gt=0, description="Resident memory of one worker; of a forked one, what it shares with no other."
     )
-    age: Seconds | None = Field(default=None, gt=0, description="Time since the worker was started.")
+    age: Seconds | None = Field(
+        default=None, gt=0, description="Time since the worker was started. A template of this age imports anew."
+    )
 
 
 def _hold_or_count(value: object) -> object:

@@ -304,8 +304,13 @@ class Templates:
         key = _key(request, environment)
         known = self._templates.get(pool)
         if known is not None:
-            is_over = known.process.poll() in ("failed", "ended")
-            if known.key != key or (is_over and now - known.begun_at >= RETRY_SECONDS):
+            state = known.process.poll()
+            is_over = state in ("failed", "ended")
+            age = request.pool.recycle.age
+            is_old = age is not None and state != "importing" and now - known.begun_at >= age
+            if is_old and state in LIVING:
+                log.info(events.TEMPLATE_OUTDATED, pool=pool, reason=f"it is older than recycle.age ({age:g} s)")
+            if known.key != key or (is_old and not is_over) or (is_over and now - known.begun_at >= RETRY_SECONDS):
                 self._end(pool)
         self._without.pop(pool, None)
         if pool not in self._templates:

@@ -499,3 +499,22 @@ def test_a_folder_that_took_the_place_of_ours_gets_no_states_of_our_templates(tm
     later = Templates(folder, open_log=lambda _: os.open(os.devnull, os.O_WRONLY), identity=identity)
     later.write()
     assert not (folder / "templates.json").exists()
+
+
+def test_a_template_as_old_as_its_workers_may_become_imports_anew_before_it_forks_further_ones(
+    stage: TemplatesStage,
+) -> None:
+    stage.write()
+    request = stage.request(recycle={"age": 600.0})
+    assert stage.settled(request) == "ready"
+    first = stage.pid()
+    stage.now += 599.0
+    assert stage.fork(request)
+    stage.now += 1.0
+    with capture_logs() as logs:
+        assert not stage.fork(request)
+    (told,) = [entry for entry in logs if entry["event"] == events.TEMPLATE_OUTDATED]
+    assert told["reason"] == "it is older than recycle.age (600 s)"
+    assert stage.settled(request) == "ready"
+    assert stage.pid() != first
+    assert stage.fork(request)

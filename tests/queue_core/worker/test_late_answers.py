@@ -123,9 +123,17 @@ def test_leases_whose_renewals_are_late_too_are_given_back(store: tuple[LocalQue
     client, faulty, clock = _client(queue)
     queue.add(b"x")
     faulty.faults["exchange"] = faulty.faults["renew"] = lambda: clock.advance(20.0)
-    assert client.exchange(count=1, wait="poll") == []
+    with capture_logs() as logs:
+        assert client.exchange(count=1, wait="poll") == []
     assert faulty.calls == ["exchange", *["renew"] * 3, "release"]
     assert queue.stats().ready == 1
+    (released,) = [entry for entry in logs if "reason" in entry]
+    assert released["event"] == events.LEASES_RELEASED
+    assert released["reason"] == (
+        "the queue answers after 20.0 s, which is too late for leases of 30 s: give the queue a longer `lease`"
+    )
+    (task,) = queue.peek().tasks
+    assert task.attempts[-1].message == released["reason"]
 
 
 def test_a_batch_is_not_begun_when_its_leases_ended_while_it_was_filled_up() -> None:
