@@ -64,6 +64,8 @@ MAX_HISTORY_SECONDS = 366 * 86_400.0  # our own
 NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
 
 _NUMBERS = (int, float)
+_FAR = 10**24
+"""Microseconds beyond which an error does not say how far away an instant is."""
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -134,7 +136,8 @@ def check_payload(payload: bytes, *, most: int = MAX_PAYLOAD_BYTES, queue: str =
 def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECONDS, queue: str = "") -> None:
     """Raise `InvalidEtaError` for an eta before the epoch or more than `most_seconds` ahead: `max_eta` of `queue`."""
     if eta < 0 or eta > now + most_seconds * MICROSECONDS:
-        ahead = (eta - now) / MICROSECONDS
+        ahead = min(_FAR, max(-_FAR, eta - now)) / MICROSECONDS
+        eta = Instant(min(_FAR, max(-_FAR, eta)))
         raise InvalidEtaError(
             f"eta must be after 1970 and at most {most_seconds:.0f} s ({most_seconds / 86_400:g} days) ahead: "
             f"{eta} us, {ahead:.0f} s ahead{_of_max_eta(most_seconds, queue)}"

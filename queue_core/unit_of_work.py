@@ -531,6 +531,7 @@ class UnitOfWork(Outbox):
         """Take or keep the lead called `name`; False while another holder has it."""
         limits.check_text("name", name)
         limits.check_text("holder", holder)
+        limits.check_lifetime_seconds("seconds of a lead", seconds)
         return self.transaction.lead(name, holder, seconds=seconds, now=self.now)
 
     def expire(self, queue: str) -> bool:

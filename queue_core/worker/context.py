@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from math import isnan
+from math import inf, isnan
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
@@ -25,6 +25,8 @@ def seconds_of(duration: Seconds) -> float:
         return parse_seconds(duration)
     try:
         return float(duration)
+    except OverflowError:  # an integer of hundreds of digits: what bounds it refuses it
+        return inf if duration > 0 else -inf
     except TypeError:
         raise ValueError(f"{duration!r}: write seconds as a number, or a text such as '30s'") from None
 
