@@ -1,4 +1,4 @@
-"""Whether the arguments that a worker will read are those that were given. Pure; values are compared, never shown.
+"""A comparison of the arguments that a worker will read with those that were given (ADR 96). Pure; no value is shown.
 
 Types and what values are made of are compared, as `==` says that 1 is True, and that a subclass is its base.
 """
