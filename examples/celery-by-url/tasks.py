@@ -1,8 +1,6 @@
-"""A Celery app whose broker is Towline: one import and one URL."""
+"""A Celery app whose broker is Towline: one URL."""
 
 from celery import Celery
-
-import queue_core.kombu  # noqa: F401  makes `towline+...` a broker of Celery's
 
 app = Celery("tasks", broker="towline+http://127.0.0.1:7878", backend="rpc://")
 app.conf.update(task_acks_late=True, task_reject_on_worker_lost=True, worker_prefetch_multiplier=1)

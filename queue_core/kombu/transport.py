@@ -25,6 +25,7 @@ from queue_core.kombu import celery_state, events
 from queue_core.kombu.address import address_of, completed, url_of
 from queue_core.kombu.broker import broker_of, worker_name
 from queue_core.kombu.channel import Delivery, TowlineChannel
+from queue_core.kombu.connection_info import hide_secrets
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
@@ -45,6 +46,7 @@ WAIT_SECONDS = 20.0
 MAX_WARNED_QUEUES = 1000
 
 _log = get_logger()
+hide_secrets()
 
 
 class TowlineTransport(VirtualTransport):

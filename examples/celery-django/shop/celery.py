@@ -1,10 +1,8 @@
-"""The Celery app, as Celery's own pages on Django write it, and one line more."""
+"""The Celery app, as Celery's own pages on Django write it."""
 
 import os
 
 from celery import Celery
-
-import queue_core.kombu  # noqa: F401  line 1: makes Towline a broker of Celery's
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "shop.settings")
 

@@ -11,8 +11,8 @@ DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DI
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 
-CELERY_BROKER_URL = "towline+http://127.0.0.1:7878"  # line 2: was redis://127.0.0.1:6379/0
-CELERY_TASK_ACKS_LATE = True  # line 3: a task whose worker dies runs again
+CELERY_BROKER_URL = "towline+http://127.0.0.1:7878"  # line 1: was redis://127.0.0.1:6379/0
+CELERY_TASK_ACKS_LATE = True  # line 2: a task whose worker dies runs again
 
 CELERY_TASK_REJECT_ON_WORKER_LOST = True
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
