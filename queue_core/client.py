@@ -23,7 +23,7 @@ from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.attempts.failures import as_failure
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
-from queue_core.http_api.caller import HttpCaller, Retries, quoted
+from queue_core.http_api.caller import HttpCaller, Retries, Session, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
@@ -54,15 +54,18 @@ class HttpQueue:
         retries: Retries = RETRIES,
         timeout_seconds: float = TIMEOUT_SECONDS,
         caller: HttpCaller | None = None,
+        session: Session | None = None,
     ) -> None:
         """Args:
         url: `http://host:port`, `https://host` or `unix:///path`.
         timeout_seconds: how long a reply may take, besides `wait_seconds`.
         caller: connections to share instead of opening new ones.
+        session: numbers the one change that this object is for, which may have been sent before.
         """
         self._caller = caller or HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
         self._name = name
         self._path = f"/v1/queues/{quoted(name)}"
+        self._session = session
 
     @property
     def name(self) -> str:
@@ -248,7 +251,7 @@ class HttpQueue:
 
     def _change(self, verb: str, body: Json) -> Json:
         """Call a verb that takes effect once, however often it is sent."""
-        return self._caller.post(f"{self._path}/{verb}", body, repeat="keyed")
+        return self._caller.post(f"{self._path}/{verb}", body, repeat="keyed", session=self._session)
 
     def _grant(self, verb: str, body: Json, wait_seconds: float) -> Json:
         """Call a verb that leases; with fewer retries, as its callers call again anyway."""
@@ -276,9 +279,9 @@ class HttpQueues:
         """
         self._caller = HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
 
-    def queue(self, name: str) -> HttpQueue:
-        """See `Queues.queue`."""
-        return HttpQueue(self._caller.url, name, caller=self._caller)
+    def queue(self, name: str, *, session: Session | None = None) -> HttpQueue:
+        """See `Queues.queue`, and `HttpQueue` for `session`."""
+        return HttpQueue(self._caller.url, name, caller=self._caller, session=session)
 
     def put_queue(self, spec: QueueSpec) -> bool:
         """See `Queues.put_queue`."""

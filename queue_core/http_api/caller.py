@@ -171,10 +171,19 @@ class HttpCaller:
         self._servers.renew_after_fork()
 
     def post(
-        self, path: str, body: Json, *, repeat: Repeat, wait_seconds: float = 0.0, patience: Patience = "long"
+        self,
+        path: str,
+        body: Json,
+        *,
+        repeat: Repeat,
+        wait_seconds: float = 0.0,
+        patience: Patience = "long",
+        session: Session | None = None,
     ) -> Json:
         """POST a body and return the response's JSON; the server may wait for `wait_seconds`."""
-        return self.call("POST", path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience)
+        return self.call(
+            "POST", path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience, session=session
+        )
 
     def get(self, path: str) -> Json:
         """GET a path and return the response's JSON."""
@@ -189,9 +198,14 @@ class HttpCaller:
         repeat: Repeat,
         wait_seconds: float = 0.0,
         patience: Patience = "long",
+        session: Session | None = None,
     ) -> Json:
         """Make a `request` and return the response's JSON. Also raises the error of a problem response."""
-        return read(self.request(method, path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience))
+        return read(
+            self.request(
+                method, path, body, repeat=repeat, wait_seconds=wait_seconds, patience=patience, session=session
+            )
+        )
 
     def request(
         self,
@@ -202,19 +216,22 @@ class HttpCaller:
         repeat: Repeat,
         wait_seconds: float = 0.0,
         patience: Patience = "long",
+        session: Session | None = None,
     ) -> HttpResponse:
         """Send a request until there is a response or no try is left.
 
         Args:
             patience: `short`, for callers that retry by themselves: try an unavailable store, and one that does not
                 answer in time, once through each server.
+            session: numbers this call, for a caller that may have sent it before; else one of this object's own does.
 
         Raises `StoreUnavailableError` when there is no response and nothing was changed, `OutcomeUnknownError` when the
         request may have taken effect.
         """
         data = b"" if body is None else body_bytes(body)
-        session = self._take_session() if repeat == "keyed" else None
-        is_in_doubt = False
+        own_session = self._take_session() if repeat == "keyed" and session is None else None
+        session = session or own_session
+        is_in_doubt = session is not None and session.sent_at is not None
         ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
         timeouts_left = self._retries.timeouts * len(self._servers)
@@ -242,7 +259,7 @@ class HttpCaller:
                     raise self._unanswered(method, path, error) from error
             else:
                 if response.status != 503:
-                    return self._completed(response, session)
+                    return self._completed(response, own_session)
                 self._servers.fail_over(server)
                 is_unknown = isinstance(_problem(response), OutcomeUnknownError)
                 if is_unknown:
@@ -251,7 +268,7 @@ class HttpCaller:
                 if is_last or not may_repeat:
                     if is_in_doubt and not is_unknown:
                         _raise_in_doubt(response)
-                    return self._completed(response, session)
+                    return self._completed(response, own_session)
                 is_in_doubt = is_in_doubt or is_unknown
             self._pause(attempt)
         raise AssertionError("the last try returns or raises")

@@ -13,7 +13,7 @@ from queue_core.api import Queue, Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Clock, SystemClock
 from queue_core.connect import SERVER_SCHEMES
-from queue_core.errors import InvalidRequestError, UnknownQueueError
+from queue_core.errors import InvalidRequestError, OutcomeUnknownError, QueueError, UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.kombu import celery_state
 from queue_core.kombu.address import BrokerAddress
@@ -22,6 +22,7 @@ from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
 from queue_core.kombu.near_tasks import NearTasks
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
+from queue_core.kombu.publication import Publication, PublishSessions, client_call
 from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
 from queue_core.process import forking
 from queue_core.task import ANY, NewTask, QueueSpec
@@ -30,6 +31,8 @@ TIMEOUT_SECONDS = 5.0
 """How long a reply of a server may take: Celery's main loop waits for it."""
 RETRIES = Retries(tries=2, first_pause_seconds=0.05, longest_pause_seconds=0.2, timeouts=1)
 WORKER_VARIABLE = "TOWLINE_WORKER"
+_ALL = ""
+"""Stands for all queues of a message, in one call."""
 
 
 class KombuBroker:
@@ -37,11 +40,13 @@ class KombuBroker:
 
     def __init__(self, address: BrokerAddress, options: TransportOptions, *, clock: Clock | None = None) -> None:
         self._opened: OpenedBroker | None = None
+        self._served: HttpQueues | None = None
         self._caller: HttpCaller | None = None
         if address.url.startswith(SERVER_SCHEMES):
-            self.queues: Queues = HttpQueues(
+            self._served = HttpQueues(
                 address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS
             )
+            self.queues: Queues = self._served
             self._caller = HttpCaller(
                 address.url, token=address.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS
             )
@@ -55,6 +60,7 @@ class KombuBroker:
         """Those that this process has published."""
         self.warned_queues: set[str] = set()
         """Queues of which it was logged that some of their arguments have no effect."""
+        self._sessions = PublishSessions()
         self._pausing = Event()
         self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}
@@ -132,32 +138,59 @@ class KombuBroker:
         known = [self._known[name].max_eta_seconds for name in names if name in self._known]
         return min(known) if len(known) == len(names) and known else MAX_ETA_SECONDS
 
-    def add(self, names: Sequence[str], task: NewTask, *, create: Callable[[str], QueueSpec]) -> None:
+    def add(
+        self, names: Sequence[str], task: NewTask, *, publication: Publication, create: Callable[[str], QueueSpec]
+    ) -> None:
         """Add a task to each of these queues; to all of them or none, but for queues on different nodes of a cluster
         and servers of earlier versions.
 
         Args:
+            publication: the one that is done by this; after a `StoreUnavailableError` it can be done again.
             create: returns the settings of a queue that was deleted since it was declared, which is created again.
         """
         try:
-            self._add(names, task)
+            self._add(names, task, publication)
         except UnknownQueueError:
             self.refresh()
             for name in names:
                 self.create_queue(create(name))
-            self._add(names, task)
+            self._add(names, task, publication)
 
-    def _add(self, names: Sequence[str], task: NewTask) -> None:
-        if len(names) > 1:
+    def _add(self, names: Sequence[str], task: NewTask, publication: Publication) -> None:
+        if len(names) > 1 and not publication.done:
             try:
-                self.queue(names[0]).add([replace(task, queue=name) for name in names])
+                self._add_to(names[0], [replace(task, queue=name) for name in names], publication, key=_ALL)
             except InvalidRequestError as error:
                 if type(error) is not InvalidRequestError:  # the task itself is refused, as too large
                     raise
             else:
                 return
         for name in names:
-            self.queue(name).add(task)
+            if name not in publication.done:
+                self._add_to(name, [task], publication, key=name)
+
+    def _add_to(self, name: str, tasks: list[NewTask], publication: Publication, *, key: str) -> None:
+        """Make one call of a publication: with the number that it had before, if it may have been sent."""
+        session = publication.calls.get(key) or self._sessions.begin()
+        publication.calls[key] = session
+        began_at = self.clock.monotonic()
+        try:
+            if self._served is not None:
+                self._served.queue(name, session=session).add(tasks)
+            elif self._opened is not None:
+                self._opened.add(name, tasks, client_call(session, now=began_at))
+        except OutcomeUnknownError:
+            if session.sent_at is None:
+                session.sent_at = began_at
+            raise
+        except QueueError:
+            if session.sent_at is None:
+                del publication.calls[key]
+                self._sessions.end(session)
+            raise
+        publication.done.add(key)
+        del publication.calls[key]
+        self._sessions.end(session)
 
     def forget(self, name: str) -> None:
         """Ask the store again whether it has this queue."""

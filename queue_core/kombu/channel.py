@@ -3,7 +3,7 @@
 Durable queues are the store's. All others (remote control, replies, events, broadcasts) are mailboxes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
 from queue_core.config.celery_names import ignored_arguments, label_of, store_name
-from queue_core.errors import InvalidRequestError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import InvalidRequestError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
     NEAR_SECONDS,
@@ -29,6 +29,7 @@ from queue_core.kombu.envelope import (
     text_of,
 )
 from queue_core.kombu.keeper import Ending
+from queue_core.kombu.publication import Publication, left_in, taken_from
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
@@ -259,10 +260,24 @@ class TowlineChannel(virtual.Channel):
 
     def basic_publish(self, message: KombuMessage, exchange: str, routing_key: str, **_: Any) -> None:
         """Add a task for each durable queue that the message is for, and put it into the mailboxes that it is for."""
+        publication = taken_from(message["properties"])
         self._inplace_augment_message(message, exchange, routing_key)
+        try:
+            if publication.queues is None:
+                publication.queues = self._routed(message, exchange, routing_key)
+            if publication.queues:
+                self._add(publication.queues, message, publication)
+        except StoreUnavailableError:
+            left_in(message["properties"], publication)
+            raise
+
+    def _routed(self, message: KombuMessage, exchange: str, routing_key: str) -> list[str]:
+        """Put a message into the mailboxes that it is for, and return the task queues that it is for."""
         if not exchange:
+            if self._is_task_queue(routing_key):
+                return [routing_key]
             self._put(routing_key, message)
-            return
+            return []
         kind = self.state.exchanges.get(exchange, {}).get("type", "direct")
         text = text_of(message).encode("utf-8", "surrogatepass")
         if len(text) <= MAX_PAYLOAD_BYTES:
@@ -278,7 +293,7 @@ class TowlineChannel(virtual.Channel):
             for key, _pattern, queue in self._own_table(exchange)
             if matches(kind, key, routing_key) and self._is_task_queue(queue)
         ]
-        self._add(dict.fromkeys([*queues, *own]), message)
+        return list(dict.fromkeys([*queues, *own]))
 
     def _own_table(self, exchange: str) -> Sequence[tuple[str, Any, str]]:
         """Return the bindings that this connection declared: a producer's token may not share them."""
@@ -286,12 +301,10 @@ class TowlineChannel(virtual.Channel):
         return table
 
     def _put(self, queue: str, message: KombuMessage, **_: Any) -> None:
-        if self._is_task_queue(queue):
-            self._add([queue], message)
-        elif not self._transport.mailboxes.put(queue, posted_of(message)):
+        if not self._transport.mailboxes.put(queue, posted_of(message)):
             _log.info(events.MESSAGE_DROPPED, queue=queue, reason="no such queue")
 
-    def _add(self, queues: Iterable[str], message: KombuMessage) -> None:
+    def _add(self, queues: Sequence[str], message: KombuMessage, publication: Publication) -> None:
         broker, options = self._transport.broker, self._transport.options
         names = [self._store_name(queue) for queue in queues]
         farthest = broker.max_eta_seconds(names)
@@ -301,7 +314,7 @@ class TowlineChannel(virtual.Channel):
         near_eta = near_eta_of(message.get("headers") or {}, now=now)
         if near_eta is not None and task.eta is None:
             broker.near.add(near_eta)
-        broker.add(names, task, create=options.spec)
+        broker.add(names, task, publication=publication, create=options.spec)
 
     def _is_task_queue(self, queue: str) -> bool:
         """Return whether a queue is one of the store, not a mailbox."""

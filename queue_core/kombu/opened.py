@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from itertools import count
 from threading import Event, Thread
 from typing import Literal
 
@@ -13,7 +15,10 @@ from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.service import QueueService
 from queue_core.store import Broadcaster, Store, Subscription
 from queue_core.stores import open_store
-from queue_core.task import ANY
+from queue_core.task import ANY, NewTask
+from queue_core.telemetry import instrumentation
+from queue_core.unit_of_work import UnitOfWork
+from queue_core.verbs import Added, ClientCall
 
 RECHECK_SECONDS = 5.0
 """Longest wait without a look: a wake-up is lost when the waiter that received it was killed."""
@@ -31,6 +36,20 @@ class OpenedBroker:
     def mailboxes(self, namespace: str) -> OwnMailboxes:
         """Return the mailboxes of a namespace."""
         return OwnMailboxes(self._network, namespace, clock=self._store.clock)
+
+    def add(self, name: str, tasks: list[NewTask], call: ClientCall) -> list[Added]:
+        """Add tasks to a queue; once, however often this call is repeated."""
+        if instrumentation.active is not None:
+            return instrumentation.active.add(name, tasks, lambda given: self._add(name, given, call))
+        return self._add(name, tasks, call)
+
+    def _add(self, name: str, tasks: list[NewTask], call: ClientCall) -> list[Added]:
+        tries = count()
+
+        def add(work: UnitOfWork) -> list[Added]:  # run again where it did not take effect
+            return work.add(name, tasks, call=replace(call, is_repeat=call.is_repeat or next(tries) > 0))
+
+        return self._service.run(add, unit="verb")
 
     def renew_after_fork(self) -> None:
         """Begin anew in the child of a fork; the store has done so before, as it is older."""

@@ -1,0 +1,86 @@
+"""One message on its way to its queues: each of its calls is numbered once, so that kombu may repeat it.
+
+kombu publishes a message again after a lost answer: over another connection, and perhaps to another server. The repeat
+carries the session and number of the first try, so it adds nothing a second time (ADR 28).
+"""
+
+import math
+import secrets
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from queue_core.http_api.caller import Session
+from queue_core.process import forking
+from queue_core.verbs import ClientCall
+
+_MEMBER: Final = "towline_publication"
+"""The property that a message has between two tries; it is never sent. kombu keeps the properties, not the message."""
+
+
+@dataclass(slots=True)
+class Publication:
+    """A message that is being published.
+
+    Args:
+        calls: the numbers of its calls that may have been sent, each by the queue that it names.
+        done: the queues that have it.
+        queues: those it is for, once its exchange has told them.
+    """
+
+    calls: dict[str, Session] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    queues: Sequence[str] | None = None
+
+
+def taken_from(properties: dict[str, Any]) -> Publication:
+    """Return the publication of a message: a new one, unless an earlier try left its own."""
+    found = properties.pop(_MEMBER, None)
+    return found if isinstance(found, Publication) else Publication()
+
+
+def left_in(properties: dict[str, Any], publication: Publication) -> None:
+    """Leave a publication to the next try of its message."""
+    properties[_MEMBER] = publication
+
+
+class PublishSessions:
+    """The sessions that number the calls of publications. Thread-safe.
+
+    A call that was not answered keeps its session for itself, and takes it along when nobody repeats it.
+    """
+
+    def __init__(self) -> None:
+        self._free: deque[Session] = deque()
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """Number the calls of a child anew: a number may not be used by both."""
+        self._free = deque()
+
+    def begin(self) -> Session:
+        """Return a session with the number of a new call."""
+        try:
+            session = self._free.pop()
+        except IndexError:
+            session = Session(secrets.token_hex(8))
+        session.number += 1
+        session.sent_at = None
+        return session
+
+    def end(self, session: Session) -> None:
+        """Use a session for other calls, as the outcome of its present one is known."""
+        self._free.append(session)
+
+
+def client_call(session: Session, *, now: float) -> ClientCall:
+    """Return the present call of a session, for a store that this process opened.
+
+    Args:
+        now: monotonic seconds.
+    """
+    if session.sent_at is None:
+        return ClientCall(session.name, session.number)
+    age_seconds = max(1, math.ceil(now - session.sent_at))
+    return ClientCall(session.name, session.number, is_repeat=True, age_seconds=age_seconds)
