@@ -57,6 +57,11 @@ class ServerProcess:
         """End it as an operator does."""
         self._end(signal.SIGTERM)
 
+    def send(self, number: signal.Signals) -> None:
+        """Send it a signal: SIGSTOP has it stand still until SIGCONT."""
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def _end(self, number: signal.Signals) -> None:
         process, self._process = self._process, None
         if process is not None:
