@@ -100,6 +100,12 @@ class KeptTasks:
         return running_tags() | {tag for tag, request in requests if getattr(request, "acknowledged", False)}
 
 
+def is_task_consumer(consumer: object) -> bool:
+    """Return whether a consumer of kombu's is that of a Celery worker's tasks."""
+    owner = getattr(getattr(consumer, "on_decode_error", None), "__self__", None)
+    return "celery.worker.state" in sys.modules and type(owner).__module__.startswith("celery.worker.")
+
+
 def is_stopping() -> bool:
     """Return whether the worker of this process was told to stop: what it runs then is given back."""
     state: Any = sys.modules.get("celery.worker.state")

@@ -5,6 +5,7 @@ Durable queues are the store's. All others (remote control, replies, events, bro
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from kombu.exceptions import ChannelError
@@ -28,9 +29,11 @@ from queue_core.kombu.envelope import (
     task_of,
     text_of,
 )
-from queue_core.kombu.keeper import Ending
+from queue_core.kombu.keeper import Ending, GivenBack
+from queue_core.kombu.malformed import MalformedMessageError, message_in
 from queue_core.kombu.publication import Publication, left_in, taken_from
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
+from queue_core.kombu.receiving import LETTER, StrictBase64, receive
 from queue_core.kombu.rounds import ChannelRoom
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.log import get_logger
@@ -41,9 +44,6 @@ from queue_core.task import Lease
 
 if TYPE_CHECKING:
     from queue_core.kombu.transport import TowlineTransport
-
-LETTER = "letter."
-"""The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
 
 _log = get_logger()
 
@@ -76,6 +76,7 @@ class TowlineChannel(virtual.Channel):
     """One channel of a connection."""
 
     QoS = LeaseQoS
+    codecs = {"base64": StrictBase64()}  # noqa: RUF012 - kombu's attribute
     supports_fanout = True
     do_restore = True
 
@@ -342,6 +343,9 @@ class TowlineChannel(virtual.Channel):
         """Deliver a queue's messages to `callback`."""
         self._no_ack[queue] = bool(no_ack)
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+        self._transport._callbacks[queue] = partial(  # noqa: SLF001 - as kombu does
+            receive, self, queue, callback, no_ack=bool(no_ack)
+        )
         self._transport.consumers_changed()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -395,9 +399,14 @@ class TowlineChannel(virtual.Channel):
         deliveries: list[Delivery] = []
         for letter in self._transport.mailboxes.pop(queues, count):
             tag = f"{LETTER}{uuid()}"
+            try:
+                parsed = message_in(letter.text.encode("utf-8", "surrogatepass"))
+            except MalformedMessageError as error:
+                _log.warning(events.MESSAGE_MALFORMED, queue=letter.queue, reason=str(error))
+                continue
             if not no_ack:
                 self._letters[tag] = letter
-            message = stamped(self._transport.parsed(letter.text), delivery_tag=tag, deliveries=1)
+            message = stamped(parsed, delivery_tag=tag, deliveries=1)
             deliveries.append(Delivery(letter.queue, letter.at, message))
         return deliveries
 
@@ -430,7 +439,12 @@ class TowlineChannel(virtual.Channel):
     def _delivery(self, queue: str, lease: Lease) -> Delivery | None:
         """Return a leased task's message; None, and its lease ended, where its time is over."""
         transport = self._transport
-        message = message_of(lease, delivery_tag=lease.token)
+        try:
+            message = message_of(lease, delivery_tag=lease.token)
+        except MalformedMessageError as error:
+            _log.warning(events.MESSAGE_MALFORMED, queue=queue, reason=str(error))
+            self.end_lease(lease.token, GivenBack(dead_reason=f"malformed message: {error}"))
+            return None
         expiry = MessageExpiry(transport.options.expired == "drop", transport.ttls.get(queue))
         if expiry.is_over(message, added_at=lease.ready_at, now=lease.leased_at):
             _log.info(events.MESSAGE_EXPIRED, queue=queue, task=lease.name)

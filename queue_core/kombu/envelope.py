@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final, TypeAlias
 
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.kombu.malformed import message_in
 from queue_core.limits import MAX_ETA_SECONDS, MAX_TAG_BYTES
 from queue_core.mailboxes.mailboxes import MAX_PRIORITY
 from queue_core.mailboxes.news import Posted
@@ -103,9 +104,11 @@ def posted_of(message: KombuMessage) -> Posted:
 
 
 def message_of(lease: Lease, *, delivery_tag: str) -> KombuMessage:
-    """Return the message that a leased task carries, stamped with this delivery's tag and count."""
-    message: KombuMessage = json.loads(lease.payload.decode("utf-8", "surrogatepass"))
-    return stamped(message, delivery_tag=delivery_tag, deliveries=lease.lease_number)
+    """Return the message that a leased task carries, stamped with this delivery's tag and count.
+
+    Raises `MalformedMessageError`.
+    """
+    return stamped(message_in(lease.payload), delivery_tag=delivery_tag, deliveries=lease.lease_number)
 
 
 def stamped(message: KombuMessage, *, delivery_tag: str, deliveries: int) -> KombuMessage:
@@ -129,7 +132,7 @@ def priority_of(message: KombuMessage) -> int:
     """Return the priority of a message, 0 to 9; the higher first."""
     try:
         return max(0, min(MAX_PRIORITY, int(message["properties"]["priority"])))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, OverflowError, TypeError, ValueError):
         return 0
 
 

@@ -17,6 +17,8 @@ from queue_core.limits import (
 from queue_core.task import QueueSpec
 
 DEFAULT_POLLING_SECONDS = 0.05
+DEFAULT_MAX_LEASES = 20
+"""The deliveries after which RabbitMQ's quorum queues, too, give a message up."""
 DELIVERY_LIMIT = "x-delivery-limit"
 """RabbitMQ's name for the deliveries after which a message is dead: `max_leases` here."""
 MESSAGE_LIMIT = "x-max-message-bytes"
@@ -30,7 +32,7 @@ class TransportOptions:
 
     Args:
         lease_seconds: length of leases; None: each queue's own.
-        max_leases: of queues that are created here: leases after which a task that is not done is dead.
+        max_leases: of queues that are created here: leases after which a task that is not done is dead; None: never.
         max_message_bytes: of queues that are created here: the size of a message, as text; 1 to 64 MiB.
         eta: `store`: a task with an eta waits in the store; `worker`: in the memory of a worker, as with other brokers.
         ack: `when_told`: a task is deleted when it is acknowledged; `when_done`: one that Celery acknowledges before it
@@ -42,7 +44,7 @@ class TransportOptions:
     """
 
     lease_seconds: float | None = None
-    max_leases: int | None = None
+    max_leases: int | None = DEFAULT_MAX_LEASES
     max_message_bytes: int = CELERY_MESSAGE_BYTES
     eta: Literal["store", "worker"] = "store"
     ack: Literal["when_told", "when_done"] = "when_told"
@@ -74,7 +76,7 @@ _SIZES = f"a whole number of bytes in [{MAX_PAYLOAD_BYTES}, {LARGEST_PAYLOAD_BYT
 def options_of(given: Mapping[str, object]) -> TransportOptions:
     """Return the options in `broker_transport_options`. Raises `InvalidSettingError`."""
     polling = _seconds(given, "polling_interval")
-    max_leases = given.get("max_leases")
+    max_leases = given.get("max_leases", DEFAULT_MAX_LEASES)
     if max_leases is not None and (type(max_leases) is not int or not 1 <= max_leases <= MAX_LEASES):
         raise _refusal("max_leases", max_leases, f"a whole number in [1, {MAX_LEASES}]")
     most = given.get("max_message_bytes", CELERY_MESSAGE_BYTES)

@@ -78,6 +78,14 @@ class LeaseQoS(virtual.QoS):
             super().ack(delivery_tag)
             self.channel.kick()
 
+    def refuse(self, delivery_tag: str, reason: str) -> None:
+        """Make the message's task dead, as nobody can run it."""
+        try:
+            self.channel.end_lease(delivery_tag, GivenBack(dead_reason=reason))
+        finally:
+            super().ack(delivery_tag)
+            self.channel.kick()
+
     def restore_unacked(self) -> list[Any]:
         """Give back what was not acknowledged, except for running tasks of a worker that goes on without its broker."""
         self._flush()
