@@ -1,5 +1,6 @@
 """A task's story: what the store knows of it, live, dead or finished, as lines for people and as events."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -8,7 +9,7 @@ from queue_core.api import Queues
 from queue_core.attempts.attempt import Attempt
 from queue_core.cli.output import payload_fields, shown_instant
 from queue_core.clock import Instant, seconds_between
-from queue_core.errors import UnknownQueueError
+from queue_core.errors import PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.values import flat_json
 from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
 from queue_core.stats import FinishedLease
@@ -79,15 +80,47 @@ class TaskStory:
         return self.task.tag if self.task is not None else self.finished[0].tag
 
 
+_CELERY_ID: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
+MAX_SEARCHES: Final = 10
+"""Calls of a search for a Celery id in one queue: of 10,000 tasks each."""
+
+
 def find_stories(queues: Queues, reference: str, *, only_queue: str | None = None) -> list[TaskStory]:
     """Return the tasks that a name means, of all queues or of one; `QUEUE/NAME` names the queue too.
 
-    A finished task is found as long as its queue's history goes back.
+    A finished task is found as long as its queue's history goes back. A Celery task is found by Celery's id, too, until
+    it has ended.
     """
     queue, slash, name = reference.rpartition("/")
     names = [queue] if slash else [only_queue] if only_queue else [spec.name for spec in queues.queues()]
     found = [_story(queues, each, name) for each in names]
-    return [story for story in found if story is not None]
+    stories = [story for story in found if story is not None]
+    return stories or [
+        story
+        for each in names
+        for one in _named_by_celery(queues, each, name)
+        if (story := _story(queues, each, one)) is not None
+    ]
+
+
+def _named_by_celery(queues: Queues, queue: str, celery_id: str) -> list[str]:
+    """Return the names of the tasks of a queue whose messages have this id of Celery's."""
+    from queue_core.search.criteria import Search  # most tasks are found by their names
+
+    if not _CELERY_ID.fullmatch(celery_id):
+        return []
+    search, after = Search(contains=f'"id":"{celery_id}"'), 0
+    names: list[str] = []
+    try:
+        for _ in range(MAX_SEARCHES):
+            page = queues.queue(queue).search(search, after=after)
+            names += [task.shown_name for task in page.tasks]
+            if page.next_after is None:
+                break
+            after = page.next_after
+    except (PermissionDeniedError, UnknownQueueError):  # who may not read payloads may not search them
+        pass
+    return names
 
 
 def _story(queues: Queues, queue: str, name: str) -> TaskStory | None:

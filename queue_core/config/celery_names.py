@@ -100,6 +100,19 @@ def _unescaped(name: str) -> str:
     return _PART.sub(character, name.encode()).decode("utf-8", "surrogatepass")
 
 
+_OF_ONE_CONSUMER: Final = re.compile(
+    r"(^|\.)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}($|\.)|\.pidbox$|^celeryev\.|^amq\.gen-"
+)
+
+
+def is_of_one_consumer(queue: str) -> bool:
+    """Return whether a queue's name was made for one consumer, as those of broadcasts, replies and remote control are.
+
+    Nobody comes back to such a queue: its messages are of no use without its consumer.
+    """
+    return _OF_ONE_CONSUMER.search(queue) is not None
+
+
 HONOURED_ARGUMENTS: Final = frozenset(
     {
         "x-delivery-limit",

@@ -15,7 +15,7 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
-from queue_core.config.celery_names import ignored_arguments, label_of, store_name
+from queue_core.config.celery_names import ignored_arguments, is_of_one_consumer, label_of, store_name
 from queue_core.errors import InvalidRequestError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
@@ -119,8 +119,8 @@ class TowlineChannel(virtual.Channel):
                 raise ChannelError(
                     f"NOT_FOUND - no queue {name!r} in vhost {space!r}", (50, 10), "Channel.queue_declare", "404"
                 )
-        elif (not durable or exclusive or auto_delete or "x-expires" in given) and not self._transport.broker.is_known(
-            self._store_name(name)
+        elif self._is_passing(
+            name, durable=durable and not exclusive, is_temporary=auto_delete or "x-expires" in given
         ):
             self._transport.mailboxes.declare(
                 name, expires_seconds=_seconds(given.get("x-expires")), ttl_seconds=_seconds(given.get("x-message-ttl"))
@@ -134,7 +134,16 @@ class TowlineChannel(virtual.Channel):
             spec = self._transport.options.spec(self._store_name(name), given, label=label)
             self._transport.broker.create_queue(spec)
             self._transport.ttls[name] = _seconds(given.get("x-message-ttl"))
+            unmet = [*(["auto_delete"] if auto_delete else []), *(["x-expires"] if "x-expires" in given else [])]
+            if unmet:  # a durable queue's tasks are never deleted with it
+                self._transport.warn_of_arguments(name, unmet)
         return queue_declare_ok_t(name, self._size(name), 0)
+
+    def _is_passing(self, queue: str, *, durable: bool, is_temporary: bool) -> bool:
+        """Return whether a queue that is declared is a mailbox: it is not durable, or only one consumer's."""
+        if self._transport.broker.is_known(self._store_name(queue)):
+            return False
+        return not durable or (is_temporary and is_of_one_consumer(queue))
 
     def exchange_declare(
         self,

@@ -333,7 +333,7 @@ def test_a_queue_that_was_deleted_since_gets_its_message_with_the_others(connect
 def test_a_large_message_is_not_for_mailboxes(connect: Connect) -> None:
     connection = connect()
     durable, mailbox = fanned_out("one", "box")
-    mailbox.auto_delete = True
+    mailbox.durable = False
     with connection.Producer() as producer, pytest.raises(TaskTooLargeError, match="1 MiB"):
         producer.publish("x" * (2 << 20), exchange=durable.exchange, declare=[durable, mailbox], retry=False)
     assert stored(connection, "one").stats().added_total == 0
@@ -359,3 +359,31 @@ def test_a_delivery_limit_of_a_queue_is_its_max_leases(connect: Connect) -> None
     publish(connection, jobs(queue_arguments={"x-delivery-limit": 7}), 1)
     broker = broker_of(address_of(connection), options_of({}))
     assert {spec.name: spec.max_leases for spec in broker.queues.queues()}[store_name("my_jobs")] == 7
+
+
+@pytest.mark.parametrize("options", [{"auto_delete": True}, {"expires": 60}, {"auto_delete": True, "expires": 60}])
+def test_a_durable_queue_is_kept_in_the_store_though_it_is_to_go_by_itself(
+    connect: Connect, options: dict[str, Any]
+) -> None:
+    connection = connect()
+    queue = jobs(**options)
+    publish(connection, queue, "one", "two")
+    inbox = Inbox(connection, queue, prefetch=1)
+    assert inbox.drain() == ["one"]
+    inbox.consumer.cancel()
+    connection.close()
+    stats = stored(connection, "my_jobs").stats()
+    assert stats.ready + stats.in_flight == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["bcast.8a1f2b3c-1111-2222-3333-444455556666", "celery@host.celery.pidbox", "celeryev.x", "amq.gen-1"]
+)
+def test_a_durable_queue_of_one_consumer_goes_with_it(connect: Connect, name: str) -> None:
+    connection = connect()
+    queue = kombu.Queue(name, kombu.Exchange("all", "fanout"), auto_delete=True)
+    inbox = Inbox(connection, queue)
+    assert store_name(name) not in {spec.name for spec in connection.transport.broker.queues.queues()}
+    inbox.consumer.cancel()
+    with pytest.raises(ChannelError):
+        queue(connection.channel()).queue_declare(passive=True)
