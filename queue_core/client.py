@@ -279,8 +279,12 @@ class HttpQueues:
         """
         self._caller = HttpCaller(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
 
-    def queue(self, name: str, *, session: Session | None = None) -> HttpQueue:
-        """See `Queues.queue`, and `HttpQueue` for `session`."""
+    def queue(self, name: str) -> HttpQueue:
+        """See `Queues.queue`."""
+        return HttpQueue(self._caller.url, name, caller=self._caller)
+
+    def queue_for(self, name: str, session: Session) -> HttpQueue:
+        """Return a queue for one change, which this session numbers: it may have been sent before."""
         return HttpQueue(self._caller.url, name, caller=self._caller, session=session)
 
     def put_queue(self, spec: QueueSpec) -> bool:

@@ -176,7 +176,7 @@ class KombuBroker:
         began_at = self.clock.monotonic()
         try:
             if self._served is not None:
-                self._served.queue(name, session=session).add(tasks)
+                self._served.queue_for(name, session).add(tasks)
             elif self._opened is not None:
                 self._opened.add(name, tasks, client_call(session, now=began_at))
         except OutcomeUnknownError:

@@ -21,7 +21,7 @@ LETTER: Final = "letter."
 _log = get_logger()
 
 
-class StrictBase64(Base64):  # type: ignore[misc]  # kombu has no types
+class StrictBase64(Base64):
     """Refuses what is no base64, where kombu's own makes an empty body of it."""
 
     def decode(self, s: str) -> bytes:
