@@ -1,7 +1,7 @@
 """One message on its way to its queues: each of its calls is numbered once, so that kombu may repeat it.
 
 kombu publishes a message again after a lost answer: over another connection, and perhaps to another server. The repeat
-carries the session and number of the first try, so it adds nothing a second time (ADR 28).
+carries the session and number of the first try, so it adds nothing a second time (ADR 28, ADR 43).
 """
 
 import math
