@@ -213,7 +213,8 @@ class Queue(Protocol):
         """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
 
         Go on with `next_after`. `eta`: of a postponement; `tag`: of a retag, None is no tag. A task that no
-        longer matches when its turn comes is left, and so are leased tasks by a retag.
+        longer matches when its turn comes is left, and so are leased tasks by a retag. To change what was counted,
+        and nothing that came since, give `as_of` of the count's answer as `Search.as_of`.
         """
 
     def history(

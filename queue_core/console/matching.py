@@ -75,7 +75,7 @@ def duration_of(name: str, text: str) -> float:
 class Matched:
     """The outcome of a count or of a change: tasks that matched and that were changed, and what was looked at.
 
-    `is_whole`: whether there is nothing left to look at.
+    `is_whole`: whether there is nothing left to look at. `as_of`: the instant of it, in microseconds.
     """
 
     matched: int
@@ -83,13 +83,18 @@ class Matched:
     scanned: int
     total: int
     is_whole: bool
+    as_of: int
 
 
 async def matched(call: PageCall, queue: str, change: str, body: Json, *, dry_run: bool) -> Matched:
-    """Count what matches, or change it, in batches of up to 1,000. Raises `ApiProblemError`."""
+    """Count what matches, or change it, in batches of up to 1,000. Raises `ApiProblemError`.
+
+    `as_of` in a body: that of the count before; a count is of the instant when it began.
+    """
     path = f"/v1/queues/{quoted(queue)}/{change}-matching"
     after: object = 0
     found = changed = scanned = total = 0
+    as_of = body.get("as_of")
     for _ in range(MAX_CALLS):
         step = await call.post(path, {**body, "dry_run": dry_run, "after": after, "scan": SCAN})
         found += cast("int", step["matched"])
@@ -97,9 +102,20 @@ async def matched(call: PageCall, queue: str, change: str, body: Json, *, dry_ru
         scanned += cast("int", step["scanned"])
         total = max(total, cast("int", step["total"]))
         after = step["next_after"]
+        as_of = step["as_of"] if as_of is None else as_of
+        if dry_run:
+            body = {**body, "as_of": as_of}
         if after is None:
             break
-    return Matched(found, changed, scanned, total, after is None)
+    return Matched(found, changed, scanned, total, after is None, cast("int", as_of))
+
+
+def instant_in(form: Mapping[str, str], name: str) -> int:
+    """Return an instant of the count that a form is about, in microseconds. Raises `FilterError` if it has none."""
+    text = form.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise FilterError(f"{name}: the instant of the count is missing: load the page again")
+    return int(text)
 
 
 def query_of(wanted: Mapping[str, str], **more: object) -> str:

@@ -13,6 +13,7 @@ Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
 """A change of all tasks that match."""
 
 ALL_STATES: Final = frozenset(TaskState)
+LIVING: Final = ALL_STATES - {TaskState.DEAD}
 STATES_OF: Final[dict[Action, frozenset[TaskState]]] = {
     "release": frozenset({TaskState.LEASED}),
     "delete": ALL_STATES,
@@ -41,6 +42,8 @@ class Search:
         error: the class of the error of its last attempt, or that attempt's outcome, such as `expired`.
         contains: a text in the first 64 KiB of the payload.
         names: those of the tasks that are meant; none: any.
+        as_of: the instant of a count, as its answer has it: only tasks that matched then and were not leased, ended or
+            readied since.
     """
 
     tags: TagFilter = ANY
@@ -52,6 +55,7 @@ class Search:
     error: str = ""
     contains: str = ""
     names: frozenset[str] = frozenset()
+    as_of: Instant | None = None
 
     @property
     def needle(self) -> bytes:
@@ -71,7 +75,22 @@ class Search:
             and (not self.error or (last is not None and self.error in {last.error, last.outcome}))
             and (not self.contains or self.needle in task.payload)
             and (not self.names or task.shown_name in self.names)
+            and (self.as_of is None or self._was_met(task, self.as_of))
         )
+
+    def _was_met(self, task: StoredTask, at: Instant) -> bool:
+        """Return whether a task that matches now did so at an earlier instant, as far as the task itself shows.
+
+        A search for all that is not dead, and for no history, is met since the add, by what was leased since then too.
+        """
+        asks_for_history = self.min_leases or self.worker or self.error
+        if self.states >= LIVING and not asks_for_history and not (self._is_for_the_living and _may_be_redriven(task)):
+            return task.added_at <= at
+        return unchanged_since(task) <= at
+
+    @property
+    def _is_for_the_living(self) -> bool:
+        return TaskState.DEAD not in self.states
 
     def within(self, action: Action) -> "Search":
         """Return the search for those of the tasks that can be changed so."""
@@ -86,6 +105,24 @@ class Search:
     def page_tasks(self) -> int:
         """The tasks that are read at once."""
         return _PAYLOADS_PER_PAGE if self.contains else MAX_PEEK_TASKS
+
+
+def _may_be_redriven(task: StoredTask) -> bool:
+    """Return whether a task has fewer leases charged than when its last attempt ended, by more than that one."""
+    if not task.attempts:
+        return False
+    last = task.attempts[-1]
+    return task.leases < last.lease_number - (last.outcome == "given_back")
+
+
+def unchanged_since(task: StoredTask) -> Instant:
+    """Return since when a task is in its state: it was added, leased, given back, readied, redriven or died then.
+
+    Of a delayed or leased task the eta is yet to come, and says nothing.
+    """
+    begun = 0 if task.state in (TaskState.DELAYED, TaskState.LEASED) else task.eta
+    ended = task.attempts[-1].ended_at if task.attempts else 0
+    return Instant(max(task.added_at, task.leased_at, begun, ended))
 
 
 def check_search(search: Search) -> None:
@@ -129,13 +166,18 @@ class SearchPage:
 
 @dataclass(frozen=True, slots=True)
 class MatchedBatch:
-    """The outcome of one step of a change: as `SearchPage`, with how many tasks matched and how many were changed."""
+    """The outcome of one step of a change: as `SearchPage`, with how many tasks matched and how many were changed.
+
+    `as_of`: the instant by the store's clock at which the step began. Give that of a count to the change that follows
+    (`Search.as_of`), and what came since is left alone. None: from a server that does not say it.
+    """
 
     matched: int
     changed: int
     next_after: int | None
     scanned: int
     total: int
+    as_of: Instant | None = None
 
 
 class Scan:

@@ -1,5 +1,6 @@
 """Searches over HTTP."""
 
+from dataclasses import fields
 from typing import cast
 
 from queue_core.http_api import values
@@ -19,6 +20,7 @@ def search_json(wanted: Search, *, after: int, scan: int) -> Json:
         "error": wanted.error,
         "contains": wanted.contains,
         **({"names": sorted(wanted.names)} if wanted.names else {}),
+        **({"as_of": wanted.as_of} if wanted.as_of is not None else {}),
         "after": after,
         "scan": scan,
     }
@@ -39,4 +41,5 @@ def search_page_of(json: Json) -> SearchPage:
 
 def matched_batch_of(json: Json) -> MatchedBatch:
     """Return the answer to a step of a change."""
-    return MatchedBatch(**json)  # type: ignore[arg-type]
+    known = {field.name: json[field.name] for field in fields(MatchedBatch) if field.name in json}
+    return MatchedBatch(**known)  # type: ignore[arg-type]

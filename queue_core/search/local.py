@@ -3,7 +3,7 @@
 from queue_core.calls.pieces import run_pieces
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage
-from queue_core.search.verbs import change_pieces, check_action, plan_of, read_page, total_of
+from queue_core.search.verbs import Total, change_pieces, check_action, plan_of, read_page, total_of
 from queue_core.service import QueueService
 
 
@@ -13,7 +13,7 @@ def search(
     """See `Queue.search`."""
     made = Scan(wanted, after=after, limit=limit, most=scan, payload_bytes=payload_bytes)
     total = _run(service, queue, made)
-    return SearchPage(tuple(made.found), made.next_after, made.scanned, total)
+    return SearchPage(tuple(made.found), made.next_after, made.scanned, total.tasks)
 
 
 def change_matching(
@@ -37,7 +37,7 @@ def change_matching(
     return plan.answer(run_pieces(service.run, change_pieces(queue, action, wanted, plan, to=to)))
 
 
-def _run(service: QueueService, queue: str, scan: Scan) -> int:
+def _run(service: QueueService, queue: str, scan: Scan) -> Total:
     total = service.read(lambda work: total_of(work, queue, scan.search))
     while scan.goes_on:
         scan.take(service.read(lambda work: read_page(work, queue, scan)))

@@ -40,9 +40,17 @@ class _Target:
     eta: Instant
 
 
-def plan_of(scan: Scan, total: int) -> ChangePlan:
+@dataclass(frozen=True, slots=True)
+class Total:
+    """How many tasks of the tags and states of a search there are, and the instant when they were counted."""
+
+    tasks: int
+    as_of: Instant
+
+
+def plan_of(scan: Scan, total: Total) -> ChangePlan:
     """Return the plan to change all that a scan found."""
-    batch = MatchedBatch(len(scan.found), 0, scan.next_after, scan.scanned, total)
+    batch = MatchedBatch(len(scan.found), 0, scan.next_after, scan.scanned, total.tasks, total.as_of)
     return ChangePlan(tuple(task.shown_name for task in scan.found), batch)
 
 
@@ -51,11 +59,11 @@ def keep_plan(work: UnitOfWork, call: ClientCall | None, plan: ChangePlan) -> Ch
     if call is None:
         return plan
     facts = plan.batch
-    encoded = to_json([plan.names, facts.matched, facts.next_after, facts.scanned, facts.total])
-    names, matched, next_after, scanned, total = from_json(
+    encoded = to_json([plan.names, facts.matched, facts.next_after, facts.scanned, facts.total, facts.as_of])
+    names, matched, next_after, scanned, total, as_of = from_json(
         keep_first(work, f"{session_of(call)}.plan", lambda: encoded)
     )
-    return ChangePlan(tuple(names), MatchedBatch(matched, 0, next_after, scanned, total))
+    return ChangePlan(tuple(names), MatchedBatch(matched, 0, next_after, scanned, total, as_of))
 
 
 def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, *, to: ChangeTo) -> RunPiece:
@@ -82,7 +90,7 @@ def read_page(work: UnitOfWork, queue: str, scan: Scan) -> Page:
     )
 
 
-def total_of(work: UnitOfWork, queue: str, search: Search) -> int:
+def total_of(work: UnitOfWork, queue: str, search: Search) -> Total:
     """Return how many tasks of these tags and states there are."""
     stats = work.transaction.stats(queue, search.tags, now=work.now)
     counts = {
@@ -92,7 +100,7 @@ def total_of(work: UnitOfWork, queue: str, search: Search) -> int:
         TaskState.DEAD: stats.dead,
         TaskState.HELD: stats.held,
     }
-    return sum(counts.get(state, 0) for state in search.states)
+    return Total(sum(counts.get(state, 0) for state in search.states), work.now)
 
 
 def check_action(action: Action, to: ChangeTo) -> None:

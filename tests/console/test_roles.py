@@ -39,9 +39,12 @@ MAY: Mapping[str, Role] = {
     "/schedules/{schedule:path}/resume": OPERATE,
 }
 """Who may do what: every action of the console has its line."""
+COUNTED = {"as_of": "1", "counted_at": "1"}
+"""The fields of a form that shows a count."""
 FORMS: Mapping[str, Mapping[str, str]] = {
     "/pools/{pool}/scale": {"workers": "2", "minutes": "5"},
-    "/queues/{queue}/matching": {"change": "redrive", "state": "dead"},
+    "/queues/{queue}/matching": {"change": "redrive", "state": "dead", **COUNTED},
+    "/queues/{queue}/dead/redrive": COUNTED,
     "/queues/{queue}/tasks/{task}/postpone": {"for": "10m"},
 }
 QUERIES: Mapping[str, str] = {"/queues/{queue}/dead/redrive": "?error=ValueError"}
@@ -87,7 +90,7 @@ def test_a_lesser_role_is_refused_by_the_api(stage: ConsoleStage, path: str) -> 
 def test_all_that_match_are_deleted_by_administrators_only(stage: ConsoleStage) -> None:
     before = stage.queues.queue(QUEUE).stats()
     for role in set(Role) - {Role.ADMIN}:
-        answer = ask(stage, f"queues/{QUEUE}/matching", {"change": "delete"}, cookie=logged_in(stage, role))
+        answer = ask(stage, f"queues/{QUEUE}/matching", {"change": "delete", **COUNTED}, cookie=logged_in(stage, role))
         assert answer.status == 403
     assert stage.queues.queue(QUEUE).stats().ready == before.ready
 
@@ -143,7 +146,8 @@ def test_dead_tasks_of_any_reason_are_redriven_by_their_page_s_own_form() -> Non
 
 def test_orders_are_done_and_told_on_the_page(stage: ConsoleStage) -> None:
     session = logged_in(stage, Role.OPERATOR)
-    answer = ask(stage, f"queues/{QUEUE}/dead/redrive?error=ValueError", {"back": "queues"}, cookie=session)
+    counted = {"back": "queues", "as_of": str(stage.queues.queue(QUEUE).stats().as_of)}
+    answer = ask(stage, f"queues/{QUEUE}/dead/redrive?error=ValueError", counted, cookie=session)
     assert (answer.status, answer.headers["location"].endswith("/queues")) == (303, True)
     page = ask(stage, "queues", cookie=f"{session}; {answer.cookie}")
     assert "7 of 7 dead tasks of ValueError in mail are ready again." in page.text

@@ -132,12 +132,17 @@ def test_a_page_shows_what_its_viewer_s_token_is_for(stage: ConsoleStage, path: 
 
 @pytest.mark.parametrize("path", ACTIONS)
 def test_an_order_about_another_queue_is_refused_whoever_gives_it(stage: ConsoleStage, path: str) -> None:
-    forms = {"/pools/{pool}/scale": {"workers": "2", "minutes": "5"}, "/queues/{queue}/matching": {"change": "redrive"}}
-    more = {"/queues/{queue}/tasks/{task}/postpone": {"for": "10m"}}
+    counted = {"as_of": "1", "counted_at": "1"}
+    forms = {
+        "/pools/{pool}/scale": {"workers": "2", "minutes": "5"},
+        "/queues/{queue}/matching": {"change": "redrive", **counted},
+        "/queues/{queue}/dead/redrive": counted,
+        "/queues/{queue}/tasks/{task}/postpone": {"for": "10m"},
+    }
     query = "?error=ValueError" if path == "/queues/{queue}/dead/redrive" else ""
     for role in Role:
         session = session_of(stage, TOKENS[role, "other"])
-        answer = ask(stage, address_of(path) + query, forms.get(path) or more.get(path, {}), cookie=session)
+        answer = ask(stage, address_of(path) + query, forms.get(path, {}), cookie=session)
         assert answer.status in (403, 404), (role, answer.text[-500:])
     queue = stage.queues.queue(QUEUE)
     assert not queue.stats().paused

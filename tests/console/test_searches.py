@@ -14,6 +14,7 @@ from queue_core.http_api.values import Json
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.task import NewTask
 from tests.console.visits import Visitor
+from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 SECRETS = {role: f"{str(role.name).lower()}-secret-0123456789" for role in (Role.VIEWER, Role.OPERATOR, Role.ADMIN)}
@@ -81,11 +82,28 @@ def test_all_that_match_are_counted_and_then_changed(running: RunningServer, que
     died(queue, 3, "ValueError")
     died(queue, 1, "KeyError")
     operator = visitor(running, Role.OPERATOR)
-    assert "3 tasks would be ready again" in operator.get(f"{HERE}/matching?error=ValueError&change=redrive").text
+    page = operator.get(f"{HERE}/matching?error=ValueError&change=redrive")
+    assert "3 tasks would be ready again" in page.text
+    counted = page.form("matching")
+    without = {name: value for name, value in counted.items() if name != "as_of"}
+    refused = operator.post(f"{HERE}/matching", without)
+    assert (refused.status, "the instant of the count is missing" in refused.text) == (422, True)
     assert queue.stats().dead == 4
-    shown = operator.post(f"{HERE}/matching", {"error": "ValueError", "change": "redrive", "back": HERE})
+    died(queue, 2, "ValueError")
+    shown = operator.post(f"{HERE}/matching", counted)
     assert f"3 tasks of {QUEUE} are ready again" in shown.text
-    assert (queue.stats().dead, queue.stats().ready) == (1, 3)
+    assert (queue.stats().dead, queue.stats().ready) == (3, 3)
+
+
+def test_an_age_in_a_filter_is_of_the_instant_of_the_count(running: RunningServer, queue: HttpQueue) -> None:
+    queue.add([NewTask(b"", name="old")])
+    added_at = queue.peek().tasks[0].added_at
+    admin = visitor(running, Role.ADMIN)
+    eventually(lambda: "1 task would be deleted" in admin.get(f"{HERE}/matching?change=delete&older=1s").text)
+    fields = {"change": "delete", "older": "1s", "as_of": str(added_at + 60_000_000), "back": HERE}
+    too_young = admin.post(f"{HERE}/matching", {**fields, "counted_at": str(added_at + 900_000)})
+    assert "0 tasks of" in too_young.text
+    assert "1 task of" in admin.post(f"{HERE}/matching", {**fields, "counted_at": str(added_at + 1_100_000)}).text
 
 
 def test_a_lesser_role_is_refused_by_the_api_whatever_it_sends(running: RunningServer, queue: HttpQueue) -> None:
@@ -95,7 +113,7 @@ def test_a_lesser_role_is_refused_by_the_api_whatever_it_sends(running: RunningS
     counted = operator.get(f"{HERE}/matching?change=delete")
     assert (counted.status, "delete-matching needs a token" in counted.text) == (403, True)
     for who, change in ((watching, "redrive"), (operator, "delete")):
-        refused = who.post(f"{HERE}/matching", {"change": change})
+        refused = who.post(f"{HERE}/matching", {"change": change, "as_of": "1", "counted_at": "1"})
         assert (refused.status, "needs a token of one of these roles" in refused.text) == (403, True)
     for verb in ("redrive", "release", "postpone", "delete"):
         assert watching.post(f"{HERE}/tasks/kept/{verb}", {"for": "10m"}).status == 403
@@ -108,9 +126,10 @@ def test_all_that_match_get_another_tag_after_they_were_counted(running: Running
     operator = visitor(running, Role.OPERATOR)
     counted = operator.get(f"{HERE}/matching?change=retag&tag=slwo&new_tag=slow")
     assert "2 tasks would be given that tag" in counted.text
-    fields = {"change": "retag", "tag": "slwo", "new_tag": "slow", "back": HERE}
-    assert "2 tasks of" in operator.post(f"{HERE}/matching", fields).text
-    assert {task.tag for task in queue.peek().tasks} == {"slow"}
+    queue.add([NewTask(b"x", tag="slwo", name="since")])
+    assert "2 tasks of" in operator.post(f"{HERE}/matching", counted.form("matching")).text
+    assert {task.shown_name: task.tag for task in queue.peek().tasks}.pop("since") == "slwo"
+    assert [task.tag for task in queue.peek().tasks].count("slow") == 2
 
 
 def test_a_task_is_changed_as_its_state_allows(running: RunningServer, queue: HttpQueue) -> None:
@@ -138,10 +157,17 @@ def test_a_group_of_dead_tasks_is_redriven_by_its_error_or_by_name_where_none_wa
     queue.add([NewTask(b"") for _ in range(2)])
     queue.release(queue.lease(2, worker="w"), dead_reason="OSError: full")
     operator = visitor(running, Role.OPERATOR)
-    assert "Redrive all 2" in operator.get(f"{HERE}/dead?error=ValueError").text
-    assert "2 of 2 dead tasks of ValueError" in operator.post(f"{HERE}/dead/redrive?error=ValueError").text
-    assert "2 of 2 dead tasks of OSError" in operator.post(f"{HERE}/dead/redrive?error=OSError").text
-    assert queue.stats().ready == 4
+    shown = {error: operator.get(f"{HERE}/dead?error={error}") for error in ("ValueError", "OSError")}
+    assert all("Redrive all 2" in page.text for page in shown.values())
+    died(queue, 3, "ValueError")
+    queue.add([NewTask(b"")])
+    queue.release(queue.lease(1, worker="w"), dead_reason="OSError: full")
+    for error, page in shown.items():
+        answer = operator.post(f"{HERE}/dead/redrive?error={error}", page.form("dead/redrive"))
+        assert f"2 of 2 dead tasks of {error}" in answer.text
+    assert (queue.stats().ready, queue.stats().dead) == (4, 4)
+    again = operator.post(f"{HERE}/dead/redrive?error=OSError", shown["OSError"].form("dead/redrive"))
+    assert again.status == 422, "who was counted is ready again"
     assert operator.post(f"{HERE}/dead/redrive?error=OSError").status == 422
 
 

@@ -24,6 +24,12 @@ class Shown:
         """The words of the page."""
         return " ".join(unescape(re.sub(r"<[^>]*>", " ", self.html)).split())
 
+    def form(self, action: str) -> dict[str, str]:
+        """The hidden fields of the form that is sent to an address with this in it."""
+        (found,) = re.findall(rf'<form [^>]*action="[^"]*{re.escape(action)}.*?</form>', self.html, re.DOTALL)
+        fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', found)
+        return {name: unescape(value) for name, value in fields}
+
 
 @dataclass(slots=True)
 class Visitor:

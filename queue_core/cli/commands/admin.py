@@ -6,7 +6,7 @@ from typing import Final, Unpack
 
 import click
 
-from queue_core.api import ALL_STATES
+from queue_core.api import ALL_STATES, Queue
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
@@ -22,7 +22,9 @@ from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import SHOWN_STATES, task_record
 from queue_core.clock import Instant, SystemClock, seconds_between
 from queue_core.process.wording import counted, shown_ahead, shown_seconds
-from queue_core.task import StoredTask, TaskState
+from queue_core.search.criteria import LIVING, Search
+from queue_core.search.steps import MatchingChange
+from queue_core.task import StoredTask, TagFilter, TaskState
 
 STATES: Final[Mapping[str, TaskState]] = {word: state for state, word in SHOWN_STATES.items()}
 REASON_CHARACTERS = 120
@@ -137,9 +139,17 @@ def purge(
         if not yes:
             what = counted(count, "dead task" if dead else "task")
             click.confirm(f"Delete {what} of {queue}?", abort=True, err=True)
-        deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
+            deleted = _delete_counted(opened, wanted, dead=dead, as_of=stats.as_of)
+        else:
+            deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
     _print_count(deleted, "deleted", as_json=as_json)
     return exits.OK
+
+
+def _delete_counted(queue: Queue, tags: TagFilter, *, dead: bool, as_of: Instant | None) -> int:
+    """Delete the tasks that were counted at `as_of`, and leave what came while a person thought about it."""
+    wanted = Search(tags, frozenset({TaskState.DEAD}) if dead else LIVING)
+    return sum(step.changed for step in MatchingChange(queue, "delete", wanted).steps(dry_run=False, as_of=as_of))
 
 
 @command(

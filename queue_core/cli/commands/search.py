@@ -1,8 +1,6 @@
 """`towline search`: find tasks by what they went through, and change all that match after they were counted."""
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Final, Unpack
 
 import click
@@ -18,7 +16,8 @@ from queue_core.cli.task_story import task_record
 from queue_core.clock import Instant, SystemClock
 from queue_core.clock import after as moved
 from queue_core.process.wording import counted
-from queue_core.search.criteria import Action, MatchedBatch, Search
+from queue_core.search.criteria import Action, Search
+from queue_core.search.steps import MAX_STEPS, MatchingChange
 
 CHANGED: Final[dict[Action, str]] = {
     "release": "given back",
@@ -28,8 +27,6 @@ CHANGED: Final[dict[Action, str]] = {
     "retag": "given another tag",
 }
 PAYLOAD_BYTES: Final = 1024
-MAX_STEPS: Final = 1_000_000
-"""Calls of one search, at most."""
 
 
 @command(
@@ -155,33 +152,12 @@ def _find(queue: Queue, wanted: Search, limit: int, after: int, *, as_json: bool
     return exits.OK
 
 
-@dataclass(frozen=True, slots=True)
-class MatchingChange:
-    """A change of all tasks of a queue that match; `eta`: of a postponement; `tag`: of a retag, None is no tag."""
-
-    queue: Queue
-    action: Action
-    wanted: Search
-    eta: Instant | None
-    tag: str | None = None
-
-    def steps(self, *, dry_run: bool) -> Iterator[MatchedBatch]:
-        """Yield the outcome of each step."""
-        place = 0
-        for _ in range(MAX_STEPS):
-            batch = self.queue.change_matching(
-                self.action, self.wanted, dry_run=dry_run, after=place, eta=self.eta, tag=self.tag
-            )
-            yield batch
-            if batch.next_after is None:
-                return
-            place = batch.next_after
-
-
 def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: bool) -> int:
     matched = scanned = 0
+    as_of = None
     if dry_run or not is_agreed:
         for batch in change.steps(dry_run=True):
+            as_of = batch.as_of if as_of is None else as_of
             matched, scanned = matched + batch.matched, scanned + batch.scanned
             if batch.next_after is not None:
                 _progress(f"searched {scanned:,} of {batch.total:,}: {matched:,} match")
@@ -196,7 +172,7 @@ def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: 
         click.confirm(question, abort=True, err=True)
     total = matched
     matched = changed = 0
-    for batch in change.steps(dry_run=False) if is_agreed or total else ():
+    for batch in change.steps(dry_run=False, as_of=as_of) if is_agreed or total else ():
         matched, changed = matched + batch.matched, changed + batch.changed
         if batch.next_after is not None:
             of = f" of {total:,}" if total else ""

@@ -14,6 +14,7 @@ from queue_core.console.matching import (
     body_of,
     duration_of,
     filter_of,
+    instant_in,
     is_search,
     matched,
     query_of,
@@ -118,6 +119,7 @@ async def matching(call: PageCall) -> Mapping[str, object]:
         "problem": "",
         "postpone": call.one("postpone"),
         "new_tag": call.one("new_tag"),
+        "counted_at": round(call.now_seconds * 1e6),
         "matching_query": query_of(wanted),
     }
     if change not in CHANGES:
@@ -125,7 +127,8 @@ async def matching(call: PageCall) -> Mapping[str, object]:
     if problem := _hidden_criterion(call, wanted):
         return {**shown, "problem": problem}
     try:
-        body = _change_body(call, change, wanted, postpone=call.one("postpone"), new_tag=call.one("new_tag"))
+        body = body_of(wanted, now_seconds=call.now_seconds)
+        body |= _values_of(call, change, postpone=call.one("postpone"), new_tag=call.one("new_tag"))
     except FilterError as error:
         return {**shown, "problem": str(error)}
     return {**shown, "found": await matched(call, call.path["queue"], change, body, dry_run=True)}
@@ -138,25 +141,27 @@ def _hidden_criterion(call: PageCall, wanted: Mapping[str, str]) -> str:
     return ""
 
 
-def _change_body(call: PageCall, change: str, wanted: Mapping[str, str], *, postpone: str, new_tag: str) -> Json:
-    body = body_of(wanted, now_seconds=call.now_seconds)
+def _values_of(call: PageCall, change: str, *, postpone: str, new_tag: str) -> Json:
+    """Return what a change gives to tasks. Raises `FilterError`."""
     if change == "postpone":
-        body["eta"] = round((call.now_seconds + duration_of("postpone", postpone)) * 1e6)
-    if change == "retag":
-        body["new_tag"] = new_tag or None
-    return body
+        return {"eta": round((call.now_seconds + duration_of("postpone", postpone)) * 1e6)}
+    return {"new_tag": new_tag or None} if change == "retag" else {}
 
 
 async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
-    """Change all that a filter matches, after they were counted."""
+    """Change all that a filter matched when they were counted.
+
+    Ages in the filter are those of that instant too, by the clock of this console.
+    """
     queue, change, wanted = call.path["queue"], form.get("change", ""), filter_of(form)
     if change not in CHANGES:
         raise refused(f"there is no change called {change[:40]!r}")
     if problem := _hidden_criterion(call, wanted):
         raise refused(problem, status=403)
     try:
-        values = {name: form.get(name, "") for name in ("postpone", "new_tag")}
-        body = _change_body(call, change, wanted, **values)
+        body = body_of(wanted, now_seconds=instant_in(form, "counted_at") / 1e6)
+        body |= _values_of(call, change, postpone=form.get("postpone", ""), new_tag=form.get("new_tag", ""))
+        body["as_of"] = instant_in(form, "as_of")
     except FilterError as error:
         raise refused(str(error)) from None
     found = await matched(call, queue, change, body, dry_run=False)
@@ -237,24 +242,35 @@ async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     return f"Queue {queue} grants leases again."
 
 
-async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
-    """Make the dead tasks of one class of errors ready again, in batches.
+async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
+    """Make the tasks of one class of errors that were dead when they were counted ready again, in batches.
 
     The class is in the address: a field of a form would have its control characters as they are shown.
     """
     queue, error = call.path["queue"], call.one("error")
-    group = next((one for one in error_groups(await dead_tasks(call, queue)) if one.error == error), None)
+    try:
+        as_of = instant_in(form, "as_of")
+    except FilterError as problem:
+        raise refused(str(problem)) from None
+    # The eta of a dead task is the instant of its death.
+    counted_tasks = [task for task in await dead_tasks(call, queue) if cast("int", task["eta"]) <= as_of]
+    group = next((one for one in error_groups(counted_tasks) if one.error == error), None)
     if group is None:
         raise refused(f"no dead task of {queue} is of {error[:100]}: look again")
     if group.is_matched:
-        done = await matched(call, queue, "redrive", {"error": error}, dry_run=False)
+        done = await matched(call, queue, "redrive", {"error": error, "as_of": as_of}, dry_run=False)
         more = "" if done.is_whole else " More match: do it again for the rest."
-        return f"{done.changed:,} of {done.matched:,} dead tasks of {error} in {queue} are ready again.{more}"
+        return f"{_redriven(done.changed, done.matched, error, queue)}{more}"
     names, count = group.names, 0
     for begin in range(0, len(names), 1000):
-        step = await call.post(_path(queue, "/redrive"), {"names": names[begin : begin + 1000]})
-        count += cast("int", step["count"])
-    return f"{count:,} of {len(names):,} dead tasks of {error} in {queue} are ready again."
+        body: Json = {"names": names[begin : begin + 1000], "as_of": as_of}
+        count += (await matched(call, queue, "redrive", body, dry_run=False)).changed
+    return _redriven(count, len(names), error, queue)
+
+
+def _redriven(count: int, total: int, error: str, queue: str) -> str:
+    are = "is" if count == 1 else "are"
+    return f"{count:,} of {counted(total, 'dead task')} of {error} in {queue} {are} ready again."
 
 
 _OF_QUEUE: Final = "/queues/{queue}"

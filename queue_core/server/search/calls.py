@@ -26,7 +26,7 @@ from queue_core.search.criteria import (
     Search,
     check_search,
 )
-from queue_core.search.verbs import change_pieces, check_action, keep_plan, plan_of, read_page, total_of
+from queue_core.search.verbs import Total, change_pieces, check_action, keep_plan, plan_of, read_page, total_of
 from queue_core.server import events
 from queue_core.server.fast_path import client_call
 from queue_core.server.handlers import EndpointCall, in_pieces
@@ -52,6 +52,12 @@ class MatchingRequest(Tagged):
     names: frozenset[str] = Field(
         frozenset(), strict=False, max_length=limits.MAX_PEEK_TASKS, description="Only tasks of these names; none: any."
     )
+    as_of: int | None = Field(
+        None,
+        ge=0,
+        le=MAX_INTEGER,
+        description="`as_of` of a count: only tasks that matched then, and did not move since.",
+    )
     after: int = Field(0, ge=0, le=MAX_INTEGER, description="`next_after` of the answer before.")
     scan: int = Field(SCANNED, ge=1, le=MAX_SCANNED, description="Tasks to look at, at most.")
 
@@ -67,6 +73,7 @@ class MatchingRequest(Tagged):
             self.error,
             self.contains,
             self.names,
+            None if self.as_of is None else Instant(self.as_of),
         )
 
 
@@ -112,7 +119,7 @@ async def search(core: ServerState, call: EndpointCall) -> FoundTasks:
     )
     total = await _run(core, call.queue, scan)
     tasks = [task_out(task) for task in scan.found]
-    return {"tasks": tasks, "next_after": scan.next_after, "scanned": scan.scanned, "total": total}
+    return {"tasks": tasks, "next_after": scan.next_after, "scanned": scan.scanned, "total": total.tasks}
 
 
 def _check_contains(core: ServerState, call: EndpointCall, params: MatchingRequest) -> None:
@@ -171,7 +178,7 @@ async def _change(
     return plan.answer(changed)
 
 
-async def _run(core: ServerState, queue: str, scan: Scan) -> int:
+async def _run(core: ServerState, queue: str, scan: Scan) -> Total:
     """Search, and return how many tasks there are to search."""
     check_search(scan.search)
     total = await core.read(lambda work: total_of(work, queue, scan.search))

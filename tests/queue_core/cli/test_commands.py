@@ -4,6 +4,7 @@ import io
 from pathlib import Path
 from typing import cast
 
+import click
 import pytest
 
 from queue_core.cli.target import find_target
@@ -159,6 +160,19 @@ def test_a_purge_asks_first(towline: Commands, monkeypatch: pytest.MonkeyPatch) 
     assert towline("purge", "thumbs").code == 130
     assert states(towline)["ready"] == 2
     assert towline("purge", "thumbs", "--yes").out == "2 deleted\n"
+
+
+def test_a_purge_that_asked_deletes_what_it_counted(towline: Commands, monkeypatch: pytest.MonkeyPatch) -> None:
+    towline("add", "thumbs", "a", "b")
+    towline("lease", "thumbs")
+
+    def add_and_agree(*_words: object, **_more: object) -> bool:
+        towline("add", "thumbs", "since")
+        return True
+
+    monkeypatch.setattr(click, "confirm", add_and_agree)
+    assert towline("purge", "thumbs").out == "2 deleted\n"
+    assert states(towline)["ready"] == 1
 
 
 def test_peek_pages_through_a_queue(towline: Commands) -> None:

@@ -183,3 +183,47 @@ def test_more_than_a_chunk_is_changed_step_by_step(store: Store) -> None:
         after = batch.next_after
     assert changed == 125
     assert queue.stats().pending == 125
+
+
+def test_a_change_leaves_what_came_since_it_was_counted(searched: SearchedQueue) -> None:
+    counted = searched.queue.change_matching("delete", Search(), dry_run=True)
+    assert (counted.matched, counted.as_of) == (6, searched.clock.now())
+    searched.clock.advance(1)
+    searched.queue.add([NewTask(b"", name="since"), NewTask(b"", name="since-later", delay_seconds=60)])
+    searched.queue.lease(worker="w4")  # one that was counted, and is still there
+    done = searched.queue.change_matching("delete", Search(as_of=counted.as_of), dry_run=False)
+    assert (done.matched, done.changed) == (6, 6)
+    assert searched.found(Search()) == ["since", "since-later"]
+
+
+def test_a_redrive_of_the_dead_leaves_what_died_since(searched: SearchedQueue) -> None:
+    as_of = searched.queue.change_matching("redrive", Search(), dry_run=True).as_of
+    searched.clock.advance(1)
+    (lease,) = searched.queue.lease(worker="w4")
+    searched.queue.release(lease, dead_reason="KeyError: k", error=failure_of(KeyError("k")))
+    searched.queue.redrive("dead-1")
+    (again,) = searched.queue.lease(tags=TagFilter.of("t"), worker="w5")
+    searched.queue.release(again, dead_reason="KeyError: k", error=failure_of(KeyError("k")))
+    for search in (Search(as_of=as_of), Search(error="KeyError", as_of=as_of)):
+        assert searched.queue.change_matching("redrive", search, dry_run=True).matched == 1
+    assert searched.queue.change_matching("redrive", Search(as_of=as_of), dry_run=False).changed == 1
+    assert {task.shown_name for task in searched.queue.peek(states=DEAD).tasks} == {lease.name, again.name}
+
+
+def test_a_state_that_a_task_came_to_since_the_count_is_none_it_was_counted_in(searched: SearchedQueue) -> None:
+    """Ready: what was given back, redriven, or whose eta came; leased: what was leased since."""
+    as_of = searched.queue.change_matching("delete", Search(), dry_run=True).as_of
+    searched.clock.advance(1)
+    (held,) = searched.queue.peek(names=["held"]).tasks
+    searched.queue.change_matching("release", Search(names=frozenset({held.shown_name})), dry_run=False)
+    searched.queue.redrive("dead-1")
+    searched.queue.change_matching("postpone", Search(), dry_run=False, eta=searched.clock.now())
+    (lease,) = searched.queue.lease(tags=TagFilter.of("t"), worker="w6")
+    for state, names in ((TaskState.READY, {"ready-1", "ready-2"} - {lease.name}), (TaskState.LEASED, set())):
+        then = Search(states=frozenset({state}), as_of=as_of)
+        assert set(searched.found(then)) == names
+        assert searched.queue.change_matching("delete", then, dry_run=True).matched == len(names)
+    living = criteria.ALL_STATES - DEAD
+    assert "dead-1" not in searched.found(Search(states=living, as_of=as_of))
+    assert set(searched.found(Search(states=living, as_of=as_of))) == {"held", "late", "ready-1", "ready-2"}
+    assert "held" not in searched.found(Search(worker="w3", as_of=as_of)), "it was given back since"
