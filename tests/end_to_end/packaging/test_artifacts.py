@@ -1,8 +1,11 @@
 """What is published: two artifacts that the index takes, the same from each build, small, with all that they need."""
 
+import re
 import sys
 import tarfile
+import tomllib
 import zipfile
+from email.parser import Parser
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -26,6 +29,36 @@ def _checked(module: str, *arguments: str | Path) -> str:
 def test_the_index_takes_both_artifacts(packages: BuiltPackages) -> None:
     said = _checked("twine", "check", "--strict", packages.wheel, packages.sdist)
     assert said.count("PASSED") == 2
+
+
+def test_the_published_description_leads_to_files_of_its_own_version(packages: BuiltPackages) -> None:
+    """Elsewhere than in the repository a relative link is dead, and one to the main branch shows another version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    home, tag = project["urls"]["Repository"], f"v{project['version']}"
+    described = [described_by(packages.wheel), described_by(packages.sdist)]
+    assert described[0] == described[1]
+    links = re.findall(r'\]\(([^)\s]*)|(?:src|srcset|href)="([^"]*)"', described[0])
+    found = [markdown or html for markdown, html in links]
+    assert len(found) > 30
+    own = [link.removeprefix(f"{home}/") for link in found if link.startswith(home)]
+    assert [link for link in found if not link.startswith(("https://", "#"))] == []
+    for link in own:
+        kind, version, path = link.partition("#")[0].split("/", 2)
+        assert (version, (ROOT / path).exists()) == (tag, True), link
+        assert kind == ("raw" if path.endswith(".webp") else "blob"), link
+
+
+def described_by(artifact: Path) -> str:
+    """Return the description that an index shows for an artifact."""
+    if artifact.suffix == ".whl":
+        with zipfile.ZipFile(artifact) as wheel:
+            (name,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+            return Parser().parsestr(wheel.read(name).decode()).get_payload()
+    with tarfile.open(artifact) as archive:
+        (member,) = (one for one in archive.getmembers() if one.name.count("/") == 1 and one.name.endswith("/PKG-INFO"))
+        file = archive.extractfile(member)
+        assert file is not None
+        return Parser().parsestr(file.read().decode()).get_payload()
 
 
 def test_the_wheel_has_no_stray_file(packages: BuiltPackages) -> None:
