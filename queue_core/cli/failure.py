@@ -15,6 +15,7 @@ from queue_core.cli import exits
 from queue_core.cli.cut_output import OutputCutError, guarded_output
 from queue_core.cli.output import HANG, terminal_width
 from queue_core.cli.wrapping import wrapped
+from queue_core.process.extras import extra_of, how_to_install
 from queue_core.process.terminal import allows_colours, clean, clean_json, clean_lines
 
 INDENT: Final = "       "
@@ -79,6 +80,8 @@ def failure_of(error: Exception, *, where: str = "") -> CommandError | None:
             return CommandError(str(error), code=code, where=where, fix=fix)
     if isinstance(error, errors.QueueError):
         return CommandError(str(error), code=exits.UNAVAILABLE, where=where)
+    if isinstance(error, ImportError) and (extra := extra_of(error)) is not None:
+        return CommandError(str(error), code=exits.BAD_CONFIG, where=where, fix=f"`{how_to_install(extra)}`")
     if isinstance(error, OSError) and error.errno in _OF_ERRNO:
         code, fix = _OF_ERRNO[error.errno]
         return CommandError(error.strerror or str(error), code=code, where=str(error.filename or where), fix=fix)

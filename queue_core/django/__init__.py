@@ -5,6 +5,8 @@ Both are imported when they are first used: the backend by Django's settings, th
 
 from typing import TYPE_CHECKING
 
+from queue_core.process.extras import needs_extra
+
 if TYPE_CHECKING:
     from queue_core.django.backend import Backend
     from queue_core.worker.app import App
@@ -15,6 +17,11 @@ __all__ = ["Backend", "app", "use_queues"]
 
 
 def __getattr__(name: str) -> object:
+    with needs_extra("django", "queue_core.django"):
+        return _imported(name)
+
+
+def _imported(name: str) -> object:
     if name == "Backend":
         from queue_core.django.backend import Backend
 

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from queue_core.config.store_urls import masked, scheme_of, sqlite_flaw
 from queue_core.errors import InvalidRequestError, InvalidSettingError
+from queue_core.process.extras import needs_extra
 from queue_core.store import Store
 
 Durability = Literal["strict", "relaxed"]
@@ -47,24 +48,14 @@ def open_store(url: str, *, durability: Durability = "strict") -> Store:
 
 
 def _postgres_store(url: str, durability: Durability) -> Store:
-    try:
+    with needs_extra("postgres", "a postgresql: store"):
         from queue_core.stores.postgres.store import PostgresStore
-    except ModuleNotFoundError as error:
-        if error.name != "psycopg":
-            raise
-        raise InvalidSettingError(
-            "a postgresql: store needs the driver psycopg: pip install 'towline[postgres]'"
-        ) from error
     return PostgresStore(url, durability=durability)
 
 
 def _open_redis(url: str, durability: Durability) -> Store:
-    try:
+    with needs_extra("redis", "a redis: store"):
         from queue_core.stores.redis.store import RedisStore
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "redis":
-            raise
-        raise InvalidSettingError("a redis: store needs its driver: pip install 'towline[redis]'") from None
     return RedisStore(url, durability=durability)
 
 

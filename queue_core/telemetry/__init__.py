@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from queue_core.errors import InvalidSettingError
+from queue_core.process.extras import needs_extra
 from queue_core.telemetry import instrumentation
 
 if TYPE_CHECKING:
@@ -26,10 +27,8 @@ def instrument(tracer_provider: "TracerProvider | None" = None) -> None:
 
     Raises `InvalidSettingError` when the package `opentelemetry-api` is missing.
     """
-    try:
+    with needs_extra("otel", "tracing"):
         from queue_core.telemetry.otel import Tracing
-    except ModuleNotFoundError as error:
-        raise InvalidSettingError(f"no traces without OpenTelemetry ({error}): pip install 'towline[otel]'") from None
     instrumentation.active = Tracing(tracer_provider)
 
 
