@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Final, TypeAlias
 
 from orchestrator.values import value
+from queue_core.process.wording import counted
 
 MAX_REASON_CHARS: Final = 300
 """Length at which a worker's reason is cut."""
@@ -156,7 +157,7 @@ def folded_stack(stack: Sequence[str]) -> list[str]:
             folded += 1
             continue
         if folded:
-            lines.append(f"  ... and {folded} calls of the worker itself")
+            lines.append(f"  ... and {counted(folded, 'call')} of the worker itself")
         folded = 0
         lines += [line] if line else []
     return lines

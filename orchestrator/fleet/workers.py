@@ -21,6 +21,7 @@ from orchestrator.fleet.exits import (
 from orchestrator.fleet.last_words import last_words_of, place_in_stack
 from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.values import value
+from queue_core.process.wording import counted
 
 MAX_BACKOFF_SECONDS: Final = 60.0  # longest wait after failed starts
 PROVEN_SECONDS: Final = 5.0
@@ -427,7 +428,7 @@ def outdated(worker: Worker, spec: PoolSpec, *, digest: str, now: Monotonic) -> 
     if worker.replaced_for:
         return f"ordered by {worker.replaced_for}"
     if limits.tasks is not None and spec.app is None and worker.finished >= limits.tasks:  # ours count themselves
-        return f"it did {worker.finished} tasks (recycle.tasks {limits.tasks})"
+        return f"it did {counted(worker.finished, 'task')} (recycle.tasks {limits.tasks})"
     if limits.memory is not None and worker.memory_bytes > limits.memory:
         return f"it uses {worker.memory_bytes / _MIB:.0f} MiB (recycle.memory {limits.memory / _MIB:.0f} MiB)"
     if limits.age is not None and now - worker.spawned_at >= limits.age:

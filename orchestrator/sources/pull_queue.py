@@ -21,6 +21,7 @@ from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
+from queue_core.process.wording import counted
 from queue_core.registrations import served_tags
 from queue_core.registrations.served_tags import (
     LASTING_SECONDS,
@@ -126,7 +127,7 @@ class QueueSource:
         """Sample each queue of a pool, and merge the samples. A queue that is not there yet has no tasks."""
         parts = _parts_of(pool)
         queries = [self._query_of(SampleQuery(part, workers, ahead_seconds)) for part in parts]
-        with _as_unavailable(f"sample {len(parts)} queues of pool {pool.name}"):
+        with _as_unavailable(f"sample {counted(len(parts), 'queue')} of pool {pool.name}"):
             observations = [
                 None if one is None else self._completed(query, one)
                 for query, one in zip(queries, self._queues.observe_many(queries), strict=True)
@@ -172,7 +173,7 @@ class QueueSource:
 
     def _observed(self, queries: Sequence[SampleQuery], *, now: Monotonic) -> Iterator[tuple[str, QueueSample]]:
         observation_queries = [self._query_of(one) for one in queries]
-        with _as_unavailable(f"sample {len(observation_queries)} queues"):
+        with _as_unavailable(f"sample {counted(len(observation_queries), 'queue')}"):
             found = self._queues.observe_many(observation_queries)
         for one, query, observation in zip(queries, observation_queries, found, strict=True):
             if observation is not None and len(observation.samples.finished) < MAX_SAMPLES_PER_OBSERVATION:

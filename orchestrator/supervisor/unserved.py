@@ -15,6 +15,7 @@ from orchestrator.errors import SourceUnavailableError
 from orchestrator.samples import UnservedTag
 from orchestrator.source import WorkSource
 from queue_core.log import get_logger
+from queue_core.process.wording import counted
 
 log = get_logger()
 
@@ -122,14 +123,17 @@ class UnservedWatch:
             log.warning(events.TASKS_UNSERVED, queue=queue, tag=one.tag, tasks=one.tasks, sentence=one.sentence)
         if len(new) > MAX_LOGGED:
             sentence = (
-                f"tasks wait with {len(new) - MAX_LOGGED:,} more tags that no pool works on: `towline why {queue}`"
+                f"tasks wait with {counted(len(new) - MAX_LOGGED, 'more tag')} that no pool works "
+                f"on: `towline why {queue}`"
             )
             log.warning(events.TASKS_UNSERVED, queue=queue, tags=len(new) - MAX_LOGGED, sentence=sentence)
         for one in gone[:MAX_LOGGED]:
             by_pool = any(_works_on(spec, one.tag) for spec in watched_by)
             log.info(events.TASKS_SERVED, queue=queue, tag=one.tag, sentence=one.relief(by_pool=by_pool))
         if len(gone) > MAX_LOGGED:
-            sentence = f"no task waits with {len(gone) - MAX_LOGGED:,} more tags any more that no pool works on"
+            sentence = (
+                f"no task waits with {counted(len(gone) - MAX_LOGGED, 'more tag')} any more that no pool works on"
+            )
             log.info(events.TASKS_SERVED, queue=queue, tags=len(gone) - MAX_LOGGED, sentence=sentence)
 
 

@@ -13,6 +13,7 @@ from pydantic_core import from_json, to_json
 
 from queue_core.calls.once import recognised
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError
+from queue_core.process.wording import counted
 from queue_core.service import Operation
 from queue_core.stores.idempotency import encode_refusal, raise_refusal
 from queue_core.task import TagFilter
@@ -123,7 +124,8 @@ def failed_after(done: CallProgress, error: StoreError) -> StoreError:
     if not done.total:
         return error
     return OutcomeUnknownError(
-        f"{done.total} tasks were changed, and then the store failed ({error}); the others may be unchanged: "
+        f"{counted(done.total, 'task')} {'was' if done.total == 1 else 'were'} changed, and then the store "
+        f"failed ({error}); the others may be unchanged: "
         "repeat the call for them"
     )
 

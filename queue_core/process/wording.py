@@ -108,7 +108,7 @@ def describe_held(*, leasable: int, held: int, by: str) -> str:
     """Return what limits hold back: "48 waiting, 40 of them limited by per_tag.max_in_flight: 2: 8 can be leased"."""
     limited = f"limited by {by}" if by else "limited"
     if not leasable:
-        return f"{held:,} waiting, all {limited}: none can be leased"
+        return f"{held:,} waiting, {'all ' if held > 1 else ''}{limited}: none can be leased"
     return f"{leasable + held:,} waiting, {held:,} of them {limited}: {leasable:,} can be leased"
 
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, TypeAlias
 
 from queue_core.clock import Instant, after
 from queue_core.errors import MoveRefusedError
+from queue_core.process.wording import counted
 from queue_core.service import QueueService
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
@@ -291,7 +292,8 @@ class Import:
         unnamed = sum(task.name is None for task in lines.tasks)
         if not unnamed <= arrived <= len(lines.tasks):
             raise MoveRefusedError(
-                f"of {len(lines.tasks)} tasks before line {lines.last + 1}, {arrived} are in queue {lines.queue!r}, "
+                f"of {counted(len(lines.tasks), 'task')} before line {lines.last + 1}, {arrived} are in "
+                f"queue {lines.queue!r}, "
                 "but it is not known which: drop the queue and import again"
             )
         return self._journal.save(_advanced(done, lines, arrived))

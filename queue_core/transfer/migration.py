@@ -16,6 +16,7 @@ from typing import Final, Literal, TypeAlias, TypeVar
 
 from queue_core.clock import MICROSECONDS, Instant, after
 from queue_core.errors import MoveRefusedError, UnknownQueueError
+from queue_core.process.wording import counted
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import Store, Transaction
@@ -187,7 +188,7 @@ class QueueMigration:
         """Skip the next chunk, which an earlier run added without saving its progress."""
         unnamed = sum(task.name is None for task in chunk.tasks)
         if self._new.knows_last_chunk or not unnamed <= arrived <= len(chunk.tasks):
-            problem = f"{arrived} tasks arrived at {self._new.url}, but it is not known which"
+            problem = f"{counted(arrived, 'task')} arrived at {self._new.url}, but it is not known which"
             raise MoveRefusedError(f"{problem}: `--abort`, then move again")
         return self._new.journal.save(_advanced(done, chunk, arrived))
 
@@ -202,7 +203,10 @@ class QueueMigration:
         arrived = self._new.stats().added_total - done.base_added
         left = size_of(self._stats(now=done.taken_at))
         if arrived != done.restored or left != done.tasks:
-            problem = f"{left} tasks at {self._source.store.url}, {done.tasks} read there, {done.restored} added to "
+            problem = (
+                f"{counted(left, 'task')} at {self._source.store.url}, {done.tasks} read there, "
+                f"{done.restored} added to "
+            )
             problem += f"{self._new.url}, {arrived} counted there; both are closed and nothing is lost"
             raise MoveRefusedError(
                 f"queue {self._queue!r}: the counts differ: {problem}: `--abort` opens the old one again"

@@ -12,6 +12,7 @@ from typing import BinaryIO, Final, cast
 
 from queue_core.clock import Instant
 from queue_core.errors import BadFileError, CutShortError
+from queue_core.process.wording import counted
 from queue_core.task import StoredTask
 from queue_core.transfer.format import (
     MAX_HEADER_BYTES,
@@ -128,7 +129,10 @@ class ExportReader:
         if footer.sha256 != self._digest.hexdigest():
             raise self._bad("sha256", "does not match the lines before it: the file was changed; export again")
         if footer.tasks + footer.names + 2 != self.lines:
-            raise self._bad("tasks", f"counts {footer.tasks} tasks and {footer.names} names in {self.lines - 2} lines")
+            raise self._bad(
+                "tasks",
+                f"counts {counted(footer.tasks, 'task')} and {counted(footer.names, 'name')} in {self.lines - 2} lines",
+            )
         if self._reads_on():
             raise self._bad("the line", "must be the last: more data follows; export again")
         self.footer = footer

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeVar
 
 from queue_core.errors import MoveRefusedError
+from queue_core.process.wording import counted
 from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import Transaction
@@ -139,7 +140,8 @@ class TransferTarget:
         count = size_of(self.stats())
         if count > ever_added:
             raise MoveRefusedError(
-                f"queue {self._queue!r} was moved from {self.url} to {self._source_url} with {count} tasks, but only "
+                f"queue {self._queue!r} was moved from {self.url} to {self._source_url} with "
+                f"{counted(count, 'task')}, but only "
                 f"{ever_added} were ever added to the queue there now: it is another queue; `--abort` the other way "
                 f"round, --from {self.url}, opens the old one again"
             )
@@ -174,7 +176,8 @@ class TransferTarget:
         count = size_of(work.stats(self._queue, ANY))
         if count:
             raise MoveRefusedError(
-                f"queue {self._queue!r} at {self.url} has {count} tasks of its own: a queue can only replace "
+                f"queue {self._queue!r} at {self.url} has {counted(count, 'task')} of its own: a queue can "
+                f"only replace "
                 "an empty one; finish or purge those tasks, or choose another store"
             )
         names = work.transaction.held_names(self._queue, after=None, limit=1, now=work.now)
@@ -226,13 +229,13 @@ class TransferTarget:
         added = counts.added_total - base.base_added - base.restored
         purged = base.restored - size_of(counts) - counts.died_total
         if leased > 0:
-            return f"{leased} leases were granted"
+            return f"{counted(leased, 'lease')} {'was' if leased == 1 else 'were'} granted"
         if deleted > 0:
-            return f"{deleted} tasks were deleted"
+            return f"{counted(deleted, 'task')} {'was' if deleted == 1 else 'were'} deleted"
         if base.stage == "done" and added > 0:
-            return f"{added} tasks were added"
+            return f"{counted(added, 'task')} {'was' if added == 1 else 'were'} added"
         if base.stage == "done" and purged > 0:
-            return f"{purged} tasks were purged"
+            return f"{counted(purged, 'task')} {'was' if purged == 1 else 'were'} purged"
         return ""
 
 

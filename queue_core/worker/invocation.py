@@ -23,6 +23,7 @@ from queue_core.attempts.failures import (
 from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
+from queue_core.process.wording import counted
 from queue_core.task import Lease, NewTask
 from queue_core.telemetry import instrumentation
 from queue_core.validation import check_new_tasks
@@ -183,7 +184,7 @@ class Invocation:
         else:
             raise TypeError(
                 f"handler {self.handler.display_name} of batches must return None or a list with an entry for each of "
-                f"its {len(self.tasks)} tasks, got {_shown(value)}"
+                f"its {counted(len(self.tasks), 'task')}, got {_shown(value)}"
             )
         return tuple([outcome for outcome in done if not outcome.task.lost])
 

@@ -18,6 +18,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, file_option, json_option
+from queue_core.process.wording import counted
 
 MAX_DEATHS = 100_000
 
@@ -65,9 +66,7 @@ def backtest(
         recorded = _recorded(one, Random(seed), since=begin)  # noqa: S311  no secret
         world, notes = world_of([one], startup=startup, cores=cores)
         if recorded.unfinished:
-            notes.append(
-                f"{recorded.unfinished:,} tasks have not finished: they are assumed to take as long as others did"
-            )
+            notes.append(f"{counted(recorded.unfinished, 'task')} not finished: assumed to take as long as others did")
         world = replace(world, begins_at=recorded.begins_at or world.begins_at)
         candidates = candidates_of([one], slos=slos, least=least, most=most)
         rows = studied(recorded.workload, world, candidates, rules=names, seed=seed, is_json=as_json)

@@ -102,7 +102,8 @@ def demo(
             run = secrets.token_hex(8)
             runtime, workers = found.runtime(folder, run=run), ContainerWorkers(found.engine, run)
         script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
-        print_info(f"{counted(len(script.modules), 'module')}, {script.tasks:,} tasks, {seconds:.0f} s, in {folder}")
+        modules_and_tasks = f"{counted(len(script.modules), 'module')}, {counted(script.tasks, 'task')}"
+        print_info(f"{modules_and_tasks}, {seconds:.0f} s, in {folder}")
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
         listen = free_address() if console else f"unix:{socket_folder / 'queue.sock'}"
         if console:

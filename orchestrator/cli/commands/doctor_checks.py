@@ -283,14 +283,16 @@ def _sync(folder: Path) -> Finding:
 
 def _limits() -> Iterator[Finding]:
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    message = f"{files:,} open files"
+    message = f"{counted(files, 'open file')}"
     if files < MIN_FILES:
         yield Finding("limits", "warn", message, f"`ulimit -n {MIN_FILES * 4}`: each waiting worker takes one")
     else:
         yield Finding("limits", "ok", message)
     processes, _ = resource.getrlimit(resource.RLIMIT_NPROC)
     if processes not in (-1, resource.RLIM_INFINITY) and processes < 256:
-        yield Finding("limits", "warn", f"{processes} processes", "`ulimit -u 1024`: each worker is one")
+        yield Finding(
+            "limits", "warn", f"{counted(processes, 'process', 'processes')}", "`ulimit -u 1024`: each worker is one"
+        )
 
 
 def _clock(folder: Path, store: Path | None) -> Finding:

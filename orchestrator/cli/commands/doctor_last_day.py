@@ -19,6 +19,7 @@ from orchestrator.simulation.study import PoolCandidate
 from orchestrator.simulation.workload import WorkloadError
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks, read_lifecycles
 from queue_core.cli.output import shown_seconds
+from queue_core.process.wording import counted
 
 DAY_SECONDS: Final = 86_400.0
 MAX_BYTES: Final = 64 << 20
@@ -113,7 +114,7 @@ def _lack(chosen: PoolChoice, recorded: RecordedTasks | None, *, others: Sequenc
     """Return why a pool can't be compared; "" when it can."""
     tasks = len(recorded.waits) if recorded else 0
     if tasks < MIN_TASKS:
-        return f"{tasks} tasks of the last day are in the log, {MIN_TASKS} are needed"
+        return f"the log has {counted(tasks, 'task')} of the last day, {MIN_TASKS} are needed"
     spec = chosen.spec
     if spec.schedule or spec.finish_by or spec.budget is not None or spec.min_billing:
         return "its size follows its schedule, finish_by, budget or min_billing too"

@@ -198,7 +198,7 @@ def _actions(todo: Plan) -> dict[str, object]:
 
 
 def _print(decision: Decision, todo: Plan, pool: SharingPool, states: Sequence[str], *, is_drained: bool) -> None:
-    head = f"{decision.pool}: {decision.current} -> {decision.target} workers, by rule `{decision.rule}`"
+    head = f"{decision.pool}: {decision.current} -> {counted(decision.target, 'worker')}, by rule `{decision.rule}`"
     print_wrapped(head, hang=2)
     print_wrapped(decision.why, "  ")
     if pool.sample.paused and "queue_paused" not in decision.limited_by:

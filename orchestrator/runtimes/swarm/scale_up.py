@@ -9,6 +9,7 @@ from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody
 from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask
+from queue_core.process.wording import counted
 
 TASK_SECONDS: Final = 2.0
 """How long Swarm may take to create a task: usually 20 ms, longer only when it has no leader."""
@@ -79,7 +80,7 @@ class ScaleUp:
         for generation in range(1, _MAX_GENERATIONS + 1):
             if body.name(generation) not in taken:
                 return self._create(body, generation=generation)
-        raise SpawnError(f"pool {body.pool} has {len(taken)} services that are being emptied; see `docker service ls`")
+        raise SpawnError(f"pool {body.pool} is emptying {counted(len(taken), 'service')}; see `docker service ls`")
 
     def _create(self, body: ServiceBody, *, generation: int) -> SwarmTask:
         made = self._manager.create(body, generation=generation, replicas=1)

@@ -8,6 +8,7 @@ from random import Random
 from typing import Final
 
 from orchestrator.simulation.workload import ServiceTimes, Workload, WorkloadError, workload_of
+from queue_core.process.wording import counted
 
 ARRIVAL: Final = "arrival_s"
 SERVICE: Final = "service_s"
@@ -30,7 +31,9 @@ class _Rows:
         place = self.columns[column]
         where = f"{self.name}:{line}"
         if place >= len(row):
-            raise WorkloadError(f"the row has no {column}", where=where, fix=f"write {place + 1} columns or more")
+            raise WorkloadError(
+                f"the row has no {column}", where=where, fix=f"write {counted(place + 1, 'column')} or more"
+            )
         try:
             value = float(row[place])
         except ValueError:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
+from queue_core.process.wording import counted
 from queue_core.server.access import Access
 from queue_core.server.cloudtasks.call import CloudTasksCall, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
@@ -64,7 +65,7 @@ class _LeaseOperation:
         if not self._is_charged and not self._call.rate.allows(self._queue, per_second, unit.now):
             raise CloudTasksError(
                 RpcStatus.RESOURCE_EXHAUSTED,
-                f"queue {self._queue} grants {per_second} lease calls a second (lease_calls_per_second): "
+                f"queue {self._queue} grants {counted(per_second, 'lease call')} a second (lease_calls_per_second): "
                 "lease more tasks at a time, or wait longer between calls",
             )
         self._is_charged = True

@@ -62,7 +62,7 @@ def test_doctor_says_where_a_worker_per_task_would_have_done_better(busy: Comman
     assert worse["fix"] == "`towline backtest --pool resize` replays it with other settings"
     assert (other["level"], other["found"]) == (
         "ok",
-        "other: not compared with a worker per task: 0 tasks of the last day are in the log, 200 are needed",
+        "other: not compared with a worker per task: the log has 0 tasks of the last day, 200 are needed",
     )
 
 
@@ -91,7 +91,7 @@ def test_doctor_stops_replaying_when_it_has_taken_long(busy: Commands, monkeypat
         pytest.param(
             SETTINGS.replace("events.jsonl", "none.jsonl"), "nothing is recorded in none.jsonl yet", id="none there"
         ),
-        pytest.param(SETTINGS, "other: not compared with a worker per task: 0 tasks", id="few tasks"),
+        pytest.param(SETTINGS, "other: not compared with a worker per task: the log has 0 tasks", id="few tasks"),
         pytest.param(
             SETTINGS.replace("tags: [resize], ", "").replace("untagged: true, ", ""),
             "other works on the same tasks",

@@ -176,7 +176,7 @@ def test_a_fault_is_shown_with_the_stack_once_and_log_entries_as_people_read_the
     bury(towline, death | {"last_lines": [entry, "Fatal Python error: Segmentation fault", *stack]})
     told = towline("why-died", "resize-aaa").out
     assert told.count("line 14 in resize") == 1
-    assert "... and 1 calls of the worker itself" in told
+    assert "... and 1 call of the worker itself" in told
     assert "    01:20:59 [info] worker.started\n" in told
     assert "SIGSEGV comes from the native code that is called there" in told
 

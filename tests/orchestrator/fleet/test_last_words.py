@@ -100,7 +100,7 @@ def test_a_stack_shows_the_innermost_line_of_the_users_code() -> None:
 def test_a_stack_for_people_counts_the_workers_own_calls() -> None:
     assert folded_stack(IN_A_HANDLER) == [
         *IN_A_HANDLER[:2],
-        "  ... and 1 calls of the worker itself",
+        "  ... and 1 call of the worker itself",
         *IN_A_HANDLER[3:7],
         "  ... and 2 calls of the worker itself",
     ]

@@ -184,7 +184,7 @@ def test_a_queue_with_tasks_of_its_own_is_not_moved_over(old: Store, new: Store)
     with new.begin() as transaction:
         transaction.put_queue(QueueSpec(QUEUE), now=new.clock.now())
     add(new, NewTask(b"its own"))
-    with pytest.raises(MoveRefusedError, match="1 tasks of its own"):
+    with pytest.raises(MoveRefusedError, match="1 task of its own"):
         moved(old, new)
     assert (moved_to(old), moved_to(new)) == ("", "")
     assert [task.payload for task in tasks_of(new)] == [b"its own"]
