@@ -339,8 +339,8 @@ def _listener(options: ServeOptions, project: Project, paths: Extensions, *, que
 def _with_own_tokens(options: ServeOptions, ours: str | None, workers: str | None) -> ServeOptions:
     """Return the server's options with two more tokens, where it has some: the supervisor's, and its workers'.
 
-    The supervisor's is known only to this process. The workers' has the rights of a token of the settings, and outlives
-    it: it may be replaced while workers hold tasks. Raises `CommandError` when there is none.
+    The supervisor's is known only to this process. The workers' is of role worker, for the queues of a token of the
+    settings, an administrator's where there is no worker's, and outlives it: it may be replaced while workers hold tasks. Raises `CommandError` when there is none.
     """
     if ours is None or workers is None or not options.tokens:
         return options
@@ -348,7 +348,7 @@ def _with_own_tokens(options: ServeOptions, ours: str | None, workers: str | Non
     for role in (Role.WORKER, Role.ADMIN):
         for token in options.tokens:
             if token.role & role:
-                return replace(options, tokens=(*options.tokens, own, replace(token, secret=workers)))
+                return replace(options, tokens=(*options.tokens, own, replace(token, role=Role.WORKER, secret=workers)))
     message = "server.tokens: the pools' workers need a token of role worker or admin"
     raise CommandError(message, code=exits.BAD_CONFIG, fix="add {role: worker, token_env: ...} to server.tokens")
 

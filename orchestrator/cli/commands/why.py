@@ -196,8 +196,10 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         }
         print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
-    seen = ", ".join(f"{counts[count]:,} {word}" for count, word in _COUNTS if count != "held" or stats.held)
-    print_wrapped(f"{shown_queue(name)}: a queue, {counted(seen, 'task')}", hang=2)
+    shown = [(counts[count], word) for count, word in _COUNTS if count != "held" or stats.held]
+    *others, (number, word) = shown
+    seen = "".join(f"{one:,} {what}, " for one, what in others)
+    print_wrapped(f"{shown_queue(name)}: a queue, {seen}{counted(number, f'{word} task')}", hang=2)
     paused = [describe_pause(name)] if stats.paused else []
     limited = [held] if held else []
     for sentence in [*paused, *limited, *(one.sentence for one in unserved), *degradations]:
@@ -407,7 +409,8 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
     """Print a decision: its reason first, then what a person has to know beside it, then what it was made from."""
     why = str(decision.get("why"))
     size = f"{decision.get('current')} -> {decision.get('target')}"
-    print_wrapped(f"{pool}: {counted(size, 'worker')}, by rule `{decision.get('rule')}`", hang=2)
+    noun = "worker" if decision.get("target") == 1 else "workers"
+    print_wrapped(f"{pool}: {size} {noun}, by rule `{decision.get('rule')}`", hang=2)
     print_wrapped(why, "  ")
     for sentence in sentences:
         if sentence != f"{pool}: {why}":  # the reason itself

@@ -65,8 +65,8 @@ class _LeaseOperation:
         if not self._is_charged and not self._call.rate.allows(self._queue, per_second, unit.now):
             raise CloudTasksError(
                 RpcStatus.RESOURCE_EXHAUSTED,
-                f"queue {self._queue} grants {counted(per_second, 'lease call')} a second (lease_calls_per_second): "
-                "lease more tasks at a time, or wait longer between calls",
+                f"queue {self._queue} grants {counted(per_second or 0, 'lease call')} a second "
+                "(lease_calls_per_second): lease more tasks at a time, or wait longer between calls",
             )
         self._is_charged = True
         granted = unit.lease(self._queue, count=self._count, seconds=self._seconds, tags=self._tags, allowance=ROOM)
