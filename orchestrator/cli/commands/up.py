@@ -339,8 +339,8 @@ def _listener(options: ServeOptions, project: Project, paths: Extensions, *, que
 def _with_own_tokens(options: ServeOptions, ours: str | None, workers: str | None) -> ServeOptions:
     """Return the server's options with two more tokens, where it has some: the supervisor's, and its workers'.
 
-    The supervisor's is known only to this process. The workers' is of role worker, for the queues of a worker's token of
-    the settings, or else of an administrator's, and outlives it: it may be replaced while workers hold tasks. Raises
+    The supervisor's is known only to this process. The workers' is of role worker, for the queues of a worker's token
+    of the settings, or else of an administrator's, and outlives it: it may be replaced while workers hold tasks. Raises
     `CommandError` when there is none.
     """
     if ours is None or workers is None or not options.tokens:
