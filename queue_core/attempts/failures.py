@@ -4,10 +4,11 @@ import os
 import socket
 import sysconfig
 import traceback
+from collections import deque
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from queue_core.attempts.attempt import (
     MAX_ERROR_CHARACTERS,
@@ -16,12 +17,13 @@ from queue_core.attempts.attempt import (
     MAX_PLACE_CHARACTERS,
     Failure,
 )
+from queue_core.attempts.error_text import MAX_RAW_CHARACTERS, leaves_of, links_of, name_of, text_of
 from queue_core.attempts.redaction import redacted
 
 MAX_ERRORS_OF_GROUP: Final = 3
 """Errors of an `ExceptionGroup` that a message has at most."""
-MAX_RAW_CHARACTERS: Final = 20_000
-"""Characters of an exception's own text that are read at most."""
+MAX_FRAMES: Final = 50
+"""Innermost calls among which the place of an error is looked for."""
 
 
 def failure_of(
@@ -35,11 +37,12 @@ def failure_of(
 
     `otherwise`: the place of an exception that no line of the user's raised.
     """
-    if isinstance(error, str):
-        return Failure(outcome, "", failure_message(error, payloads), "", host_name())
+    if not issubclass(type(error), BaseException):  # `isinstance` would read an exception's `__class__`
+        return Failure(outcome, "", failure_message(cast("str", error), payloads), "", host_name())
+    error = cast("BaseException", error)
     return Failure(
         outcome,
-        type(error).__name__[:MAX_ERROR_CHARACTERS],
+        name_of(type(error))[:MAX_ERROR_CHARACTERS],
         failure_message(_text_of(error), payloads),
         place_of(error, otherwise=otherwise),
         host_name(),
@@ -48,7 +51,9 @@ def failure_of(
 
 def as_failure(error: "Failure | BaseException | str", payloads: Sequence[bytes] = ()) -> Failure:
     """Return the `error` of a release of tasks with these payloads as a failure."""
-    return error if isinstance(error, Failure) else failure_of(error, payloads=payloads)
+    if type(error) is Failure:
+        return error
+    return failure_of(cast("BaseException | str", error), payloads=payloads)
 
 
 @cache
@@ -62,25 +67,13 @@ def place_of(error: BaseException, *, otherwise: str = "") -> str:
 
     Of a group it is the line of its first error. `otherwise`: what to return if all lines are libraries'.
     """
-    first = next((one for one in _errors_of(error) if one.__traceback__ is not None), error)
-    frames = traceback.extract_tb(first.__traceback__, limit=-50)
-    lines = [(frame.filename, frame.lineno or 0) for frame in reversed(frames)]
+    tracebacks = [links_of(one).traceback for one in leaves_of(error, most=MAX_ERRORS_OF_GROUP)]
+    innermost = next((one for one in tracebacks if one is not None), links_of(error).traceback)
+    frames = deque(traceback.walk_tb(innermost), maxlen=MAX_FRAMES)
+    lines = [(frame.f_code.co_filename, number or 0) for frame, number in reversed(frames)]
     if otherwise and all(is_library(filename) for filename, _ in lines):
         return otherwise
     return place_in(lines)
-
-
-def _errors_of(error: BaseException) -> list[BaseException]:
-    """Return the errors of a group, however deep, the first ones; an error that is no group by itself."""
-    found: list[BaseException] = []
-    below = [error]
-    while below and len(found) < MAX_ERRORS_OF_GROUP:
-        one = below.pop()
-        if isinstance(one, BaseExceptionGroup):
-            below += reversed(one.exceptions)
-        else:
-            found.append(one)
-    return found
 
 
 def place_in(lines: Sequence[tuple[str, int]]) -> str:
@@ -114,22 +107,12 @@ def shown_path(filename: str) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an exception's text. pydantic's own quotes the input, and a group's says nothing of its errors."""
-    if isinstance(error, BaseExceptionGroup):
-        said = [": ".join(filter(None, (type(one).__name__, _text_of(one)))) for one in _errors_of(error)]
-        return f"{_own_text_of(error)}: {'; '.join(said)}"
-    errors = getattr(error, "errors", None)
-    if callable(errors) and type(error).__module__.startswith("pydantic"):
-        details = errors(include_url=False, include_context=False, include_input=False)
-        return "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in details)
-    return _own_text_of(error)
-
-
-def _own_text_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except Exception as failed:  # noqa: BLE001 - a user's `__str__`
-        return f"(its text can't be made: {type(failed).__name__})"
+    """Return an exception's text; a group's says nothing of its errors by itself."""
+    members = leaves_of(error, most=MAX_ERRORS_OF_GROUP)
+    if members == (error,):
+        return text_of(error)
+    said = [": ".join(filter(None, (name_of(type(one)), text_of(one)))) for one in members]
+    return f"{text_of(error)}: {'; '.join(said)}"
 
 
 def failure_message(text: str, payloads: Sequence[bytes] = ()) -> str:

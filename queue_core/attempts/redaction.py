@@ -6,13 +6,13 @@ The time it takes is linear in the text and in what is read of the payloads, wha
 
 import os
 import re
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
+from queue_core.attempts.error_text import traceback_parts
 from queue_core.attempts.payload_values import Part, documents_of
 from queue_core.attempts.quoted_text import (
     LONG_CHARACTERS,
@@ -86,14 +86,18 @@ def redacted_traceback(error: BaseException, payloads: Sequence[bytes] = (), *, 
 
     Names of files and functions stay as they are.
     """
-    chunks = traceback.format_exception(error, limit=-limit)
-    text = "".join(chunks)
+    return redacted_parts([part.text for part in traceback_parts(error, limit=limit)], payloads)
+
+
+def redacted_parts(parts: Sequence[str], payloads: Sequence[bytes] = ()) -> str:
+    """Return the parts of a traceback as text without values of payloads and secrets: see `redacted_traceback`."""
+    text = "".join(parts)
     code: list[tuple[int, int]] = []
     at = 0
-    for chunk in chunks:
-        if _FRAME.match(chunk):
-            code.append((at, at + chunk.find("\n")))
-        at += len(chunk)
+    for part in parts:
+        if _FRAME.match(part):
+            code.append((at, at + part.find("\n")))
+        at += len(part)
     if len(text) > MAX_TRACEBACK_CHARACTERS:
         cut = len(text) - MAX_TRACEBACK_CHARACTERS
         text = text[cut:]

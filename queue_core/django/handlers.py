@@ -6,6 +6,7 @@ import django
 from django.core.exceptions import ImproperlyConfigured
 from django.db import close_old_connections
 
+from queue_core.attempts.error_text import path_of
 from queue_core.attempts.redaction import redacted_traceback
 from queue_core.django.payloads import NotATaskError, call_of, task_of
 from queue_core.errors import AppError
@@ -74,9 +75,8 @@ def run_django_task(alias: str, task: Task) -> None:
         context = (TaskContext(task_result=result),) if declared.takes_context else ()
         declared.call(*context, *call.args, **call.kwargs)
     except BaseException as error:
-        kind = type(error)
         text = redacted_traceback(error, [task.payload])
-        result.errors.append(TaskError(exception_class_path=f"{kind.__module__}.{kind.__qualname__}", traceback=text))
+        result.errors.append(TaskError(exception_class_path=path_of(type(error)), traceback=text))
         _end(result, TaskResultStatus.FAILED)
         task_finished.send(Backend, task_result=result)
         raise

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from queue_core.attempts.error_text import is_kind
 from queue_core.attempts.failures import place_in, shown_path
 from queue_core.errors import AppError, AppImportError
 from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
@@ -57,9 +58,9 @@ class Handler:
 
     def translate(self, error: BaseException) -> BaseException:
         """Return the `Retry` or `Dead` registered for this error with `on`, else the error; one of these stays."""
-        if isinstance(error, Retry | Dead):
+        if is_kind(error, (Retry, Dead)):
             return error
-        return next((meant for kind, meant in self.on.items() if isinstance(error, kind)), error)
+        return next((meant for kind, meant in self.on.items() if is_kind(error, kind)), error)
 
 
 @dataclass(frozen=True, slots=True)

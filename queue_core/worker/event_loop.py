@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_core.attempts.attempt import Failure
+from queue_core.attempts.error_text import links_of, name_of
 from queue_core.attempts.failures import failure_message, failure_of, host_name
 from queue_core.clock import seconds_between
 from queue_core.worker import events
@@ -221,13 +222,13 @@ class HandlerEventLoop:
                     return
                 self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it continues")
 
-    def _fail(self, error: BaseException) -> None:
-        invocation = _invocation_of(error)
+    def _fail(self, error: BaseException, invocation: Invocation | None = None) -> None:
+        invocation = invocation or _invocation_of(error)
         self._lifecycle.forks.end_child(handler=invocation.handler.display_name if invocation else "", error=error)
         tasks = [task for one in ([invocation] if invocation else tuple(self._invocations)) for task in one.tasks]
         self._lose(
             invocation,
-            f"{type(error).__name__} ended the event loop of async handlers: raised by a task that "
+            f"{name_of(type(error))} ended the event loop of async handlers: raised by a task that "
             f"{invocation.handler.display_name if invocation else 'a handler'} started",
             event=events.LOOP_FAILED,
             code=EXIT_LOOP_ENDED,
@@ -306,8 +307,10 @@ class HandlerEventLoop:
             invocation.time_out = lambda timeout: self._time_out(task, invocation, timeout)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._running.pop(task, None)
+        invocation = self._running.pop(task, None)
         self._cancelled.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:  # its outcome was not recorded
+            self._fail(error, invocation)
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs in it
@@ -344,7 +347,7 @@ class HandlerEventLoop:
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the loop goes on
             if self._lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
-            outcome = invocation.raised(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
+            outcome = invocation.failed(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
         self._invocations.pop(invocation, None)
         on_done(invocation, outcome)
@@ -373,7 +376,7 @@ def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> No
 
 def _invocation_of(error: BaseException) -> Invocation | None:
     """Return the invocation in whose context a callback raised the error that ended the loop."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
+    for frame, _ in traceback.walk_tb(links_of(error).traceback):
         handle = frame.f_locals.get("self")
         if isinstance(handle, asyncio.Handle):
             task = getattr(getattr(handle, "_callback", None), "__self__", None)

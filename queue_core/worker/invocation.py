@@ -11,7 +11,8 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.attempts.attempt import GIVEN_BACK, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, MAX_ERROR_CHARACTERS, Failure
+from queue_core.attempts.error_text import is_kind, links_of, name_of
 from queue_core.attempts.failures import (
     failure_message,
     failure_of,
@@ -93,6 +94,8 @@ class InvocationFailed:
 
 
 Outcome = tuple[InvocationDone, ...] | InvocationFailed
+UNREADABLE: Final = "(its text can't be made)"
+"""The message of an exception that can't be read at all."""
 TOO_LATE: Final = Failure("given_back", message="its worker stood still, and could not be sure of the lease any more")
 """The failure of leases whose handlers were not called, as they may have ended before."""
 
@@ -188,6 +191,15 @@ class Invocation:
             )
         return tuple([outcome for outcome in done if not outcome.task.lost])
 
+    def failed(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
+        """Return the outcome of an exception as `raised` does, whatever the exception is: it costs an attempt."""
+        try:
+            return self.raised(error, now=now, log=log)
+        except BaseException:  # noqa: BLE001  a user's exception that can't be read, or there is no memory to do so
+            self.error = error
+            failure = Failure("raised", name_of(type(error))[:MAX_ERROR_CHARACTERS], UNREADABLE, self.handler.place)
+            return InvocationFailed(self.remaining(), backoff=self.handler.retry, failure=failure)
+
     def raised(self, error: BaseException, *, now: float, log: FilteringBoundLogger) -> InvocationFailed:
         """Return the outcome of an exception; log it unless it is a `Retry`.
 
@@ -200,7 +212,8 @@ class Invocation:
         self.error = error
         meant = self.handler.translate(error)
         origin = error if meant is not error else _cause_of(error)
-        if isinstance(meant, Retry | Dead):
+        if is_kind(meant, (Retry, Dead)):
+            assert isinstance(meant, Retry | Dead)
             is_given_back = isinstance(meant, Retry) and origin is None
             failure = self._failure_of(origin or error, outcome="given_back" if is_given_back else "raised")
             return self._as_meant(meant, self.remaining(), failure, now=now, log=log)
@@ -320,7 +333,8 @@ def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
 
 def _cause_of(error: BaseException) -> BaseException | None:
     """Return the exception that an `except` block answered by raising `error`, or None."""
-    return error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    links = links_of(error)
+    return links.cause or links.context
 
 
 @value

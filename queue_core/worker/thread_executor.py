@@ -216,6 +216,6 @@ class ThreadExecutor:
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the thread goes on
             if lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 lifecycle.forks.end_child(handler=name, error=error)
-            outcome = invocation.raised(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)
+            outcome = invocation.failed(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)
             lifecycle.forks.end_child(handler=name, error=error)
             return outcome

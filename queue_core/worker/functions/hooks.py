@@ -135,7 +135,7 @@ class AppHooks:
                 value = hook(**self.arguments(injections_of(hook, skip=0)))
                 if inspect.iscoroutine(value):
                     run(value)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  the others must run
+            except BaseException as error:  # noqa: BLE001  the others must run
                 yield f"on_stop {_name(hook)}", error
         yield from self._close(run)
         self._values.clear()
@@ -175,7 +175,7 @@ class AppHooks:
             opened = self._opened.pop()
             try:
                 opened.close(run)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  the others must be closed
+            except BaseException as error:  # noqa: BLE001  the others must be closed
                 failed.append((f"on_start {opened.name}", error))
         return failed
 
