@@ -21,13 +21,13 @@ from queue_core.api import (
     payloads_of,
 )
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
-from queue_core.attempts.failures import as_failure
+from queue_core.attempts.failures import as_failure, this_program
 from queue_core.calls.pieces import purge_pieces, redrive_pieces, run_pieces
 from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
-from queue_core.stats import FinishedLease, History, QueueStats, TagStats
+from queue_core.stats import FinishedLease, History, QueueStats, Removal, TagStats
 from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
@@ -173,12 +173,12 @@ class LocalQueue:
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
-        listed = as_names(names)
-        return self._service.run(lambda work: work.delete_by_name(self._name, listed))
+        listed, removal = as_names(names), Removal(f"deleted by {this_program()}")
+        return self._service.run(lambda work: work.delete_by_name(self._name, listed, removal=removal))
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """See `Queue.purge`."""
-        return run_pieces(self._service.run, purge_pieces(self._name, tags, dead=dead))
+        return run_pieces(self._service.run, purge_pieces(self._name, tags, dead=dead, by=this_program()))
 
     def pause(self) -> None:
         """See `Queue.pause`."""

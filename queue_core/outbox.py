@@ -132,7 +132,12 @@ def _deleted_events(outcomes: Sequence[Deleted | None], *, at: Instant) -> Itera
             yield from finished_events(outcome.finished, at=at)
 
 
-_FINISHED = {"deleted": events.TASK_DELETED, "released": events.LEASE_RELEASED, "expired": events.LEASE_EXPIRED}
+_FINISHED = {
+    "deleted": events.TASK_DELETED,
+    "released": events.LEASE_RELEASED,
+    "expired": events.LEASE_EXPIRED,
+    "removed": events.TASK_DELETED,
+}
 
 
 def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
@@ -150,7 +155,7 @@ def finished_events(lease: FinishedLease, *, at: Instant) -> list[QueueEvent]:
         lease.lease_number,
         lease.waited_seconds,
         lease.held_seconds,
-        reason=(lease.reason or None) if lease.outcome == "released" else None,
+        reason=(lease.reason or None) if lease.outcome in ("released", "removed") else None,
     )
     if not lease.died:
         return [ended]

@@ -9,7 +9,9 @@ from queue_core.fast_values import value
 
 OVERRAN: Final = "MaxLease"
 """The error with which a worker gives a lease back at its end, the queue's `max_lease`, while its handler runs on."""
-LeaseOutcome = Literal["deleted", "released", "expired"]
+LeaseOutcome = Literal["deleted", "released", "expired", "removed"]
+"""How a lease ended: its holder deleted the task, whose work is done; it was given back; nobody renewed it; somebody
+else deleted the task while it was running."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,8 @@ class WaitingTask:
 class FinishedLease:
     """A lease that ended. `died`: its task became dead.
 
-    `reason`: why it died, or what was said of the lease when it was given back; "" for nothing. `added_at`: when its
-    task was added; `NEVER` where that is not known.
+    `reason`: why it died, who removed it, or what was said of the lease when it was given back; "" for nothing.
+    `added_at`: when its task was added; `NEVER` where that is not known.
     """
 
     queue: str
@@ -104,6 +106,28 @@ class FinishedLease:
     def leased_at(self) -> Instant:
         """When the lease began."""
         return Instant(self.ended_at - round(self.held_seconds * MICROSECONDS))
+
+
+@value
+class Removal:
+    """Why tasks are deleted without the tokens of their leases, and by whom.
+
+    Args:
+        reason: a clause, as the record of a lease that ends by it has it: `deleted by ann@example.com`.
+        holder: the worker that deletes its own task by name, as App Engine's do: its work is done then. None: whoever
+            deletes is no holder of a lease.
+    """
+
+    reason: str = "deleted by name"
+    holder: str | None = None
+
+    def finishes(self, worker: str) -> bool:
+        """Return whether the lease of this worker ends as done."""
+        return self.holder == worker
+
+
+DELETED_BY_NAME: Final = Removal()
+PURGED: Final = Removal("purged")
 
 
 @dataclass(frozen=True, slots=True)

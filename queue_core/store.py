@@ -12,7 +12,18 @@ from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock, Instant
 from queue_core.mailboxes.bus import MessageBus
-from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Removal,
+    Samples,
+    TagStats,
+    WaitingTask,
+)
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
 from queue_core.verbs import (
     Added,
@@ -117,11 +128,14 @@ class Transaction(Protocol):
         """
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """Delete tasks in any state, without checking leases (App Engine's delete)."""
+        """Delete tasks in any state, without checking leases (App Engine's delete).
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        A lease that ends by it is recorded as `removed`, and counts as no deletion, unless its holder deletes the task.
+        """
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
         """Delete up to `limit` tasks of these tags in any state but dead; call again until it returns 0.
 
         Their given names stay taken for the retention time.

@@ -19,7 +19,17 @@ from queue_core.errors import PermissionDeniedError, QueueError, StoreError, Unk
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
-from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WaitingTask, group_upcoming
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    QueueStats,
+    Removal,
+    TagStats,
+    WaitingTask,
+    group_upcoming,
+)
 from queue_core.store import Transaction
 from queue_core.stores import idempotency
 from queue_core.stores.bounded_page import bounded_page
@@ -431,7 +441,12 @@ class UnitOfWork(Outbox):
         self._storage.forget()
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, call: ClientCall | None = None
+        self,
+        queue: str,
+        names: Sequence[str],
+        *,
+        removal: Removal = DELETED_BY_NAME,
+        call: ClientCall | None = None,
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """Delete tasks by name without checking their leases."""
         limits.check_known_names(names)
@@ -439,26 +454,28 @@ class UnitOfWork(Outbox):
         outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
             call,
             "other",
-            lambda transaction: transaction.delete_by_name(queue, names, now=at),
+            lambda transaction: transaction.delete_by_name(queue, names, removal=removal, now=at),
             queues=[queue],
             encode=to_json,
             decode=from_json,
         )
         self.record(
-            QueueEvent(events.TASK_DELETED, at, queue, name)
+            QueueEvent(events.TASK_DELETED, at, queue, name, reason=removal.reason if removal.holder is None else None)
             for name, outcome in zip(names, outcomes, strict=True)
             if outcome == "deleted"
         )
         return outcomes
 
-    def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"]) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"], removal: Removal = PURGED) -> int:
         """Purge one chunk; call again in a new unit of work until it returns 0."""
         check_filter(tags)
         check_choice("dead", dead, ("keep", "only"))
-        purge = self.transaction.purge if dead == "keep" else self.transaction.purge_dead
-        count = purge(queue, tags, limit=PURGE_CHUNK, now=self.now)
+        if dead == "keep":
+            count = self.transaction.purge(queue, tags, limit=PURGE_CHUNK, removal=removal, now=self.now)
+        else:
+            count = self.transaction.purge_dead(queue, tags, limit=PURGE_CHUNK, now=self.now)
         if count:
-            self.record([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count)])
+            self.record([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count, reason=removal.reason)])
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:

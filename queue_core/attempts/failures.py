@@ -62,6 +62,11 @@ def host_name() -> str:
     return _clean(socket.gethostname())[:MAX_HOST_CHARACTERS]
 
 
+def this_program() -> str:
+    """Return what a program that opened a store itself is called, as the record of what it deleted has it."""
+    return f"process {os.getpid()} on {host_name()}"
+
+
 def place_of(error: BaseException, *, otherwise: str = "") -> str:
     """Return the line that raised an error, as `tasks.py:14`: the innermost that is no library's, if there is one.
 

@@ -1,5 +1,6 @@
 """Searches of a store that this process opened."""
 
+from queue_core.attempts.failures import this_program
 from queue_core.calls.pieces import run_pieces
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage
@@ -34,7 +35,7 @@ def change_matching(
     plan = plan_of(made, _run(service, queue, made))
     if dry_run:
         return plan.batch
-    return plan.answer(run_pieces(service.run, change_pieces(queue, action, wanted, plan, to=to)))
+    return plan.answer(run_pieces(service.run, change_pieces(queue, action, wanted, plan, to=to, by=this_program())))
 
 
 def _run(service: QueueService, queue: str, scan: Scan) -> Total:

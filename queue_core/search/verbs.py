@@ -10,6 +10,7 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_tag
 from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
+from queue_core.stats import Removal
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Page, Release
@@ -66,13 +67,13 @@ def keep_plan(work: UnitOfWork, call: ClientCall | None, plan: ChangePlan) -> Ch
     return ChangePlan(tuple(names), MatchedBatch(matched, 0, next_after, scanned, total, as_of))
 
 
-def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, *, to: ChangeTo) -> RunPiece:
+def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, *, to: ChangeTo, by: str) -> RunPiece:
     """Return the pieces that change the tasks of a plan, as far as they still match."""
 
     def run(piece: Piece) -> tuple[int, bool]:
         begin = piece.number * CHUNK
         names = plan.names[begin : begin + CHUNK]
-        return _change_chunk(piece, queue, action, search, names, to), begin + CHUNK >= len(plan.names)
+        return _change_chunk(piece, queue, action, search, names, to, by), begin + CHUNK >= len(plan.names)
 
     return run
 
@@ -113,7 +114,9 @@ def check_action(action: Action, to: ChangeTo) -> None:
         check_tag(to.tag)
 
 
-def _change_chunk(piece: Piece, queue: str, action: Action, search: Search, names: Sequence[str], to: ChangeTo) -> int:
+def _change_chunk(
+    piece: Piece, queue: str, action: Action, search: Search, names: Sequence[str], to: ChangeTo, by: str
+) -> int:
     """Change those of the named tasks that still match; return how many.
 
     They are looked at again in the transaction that changes them, where the store has transactions of several verbs:
@@ -136,14 +139,14 @@ def _change_chunk(piece: Piece, queue: str, action: Action, search: Search, name
 
     kept = piece.plan(lambda: to_json([(task.shown_name, task.token, task.eta) for task in still_matching()]))
     targets = [_Target(name, token, Instant(eta)) for name, token, eta in from_json(kept)]
-    return _change(piece.work, queue, action, targets, to) if targets else 0
+    return _change(piece.work, queue, action, targets, to, by) if targets else 0
 
 
-def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Target], to: ChangeTo) -> int:
+def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Target], to: ChangeTo, by: str) -> int:
     names = [task.name for task in tasks]
     match action:
         case "delete":
-            return work.delete_by_name(queue, names).count("deleted")
+            return work.delete_by_name(queue, names, removal=Removal(f"deleted by {by}")).count("deleted")
         case "redrive":
             return work.redrive(queue, names, ANY)
         case "release":

@@ -30,6 +30,7 @@ from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
 from queue_core.service import Operation
+from queue_core.stats import Removal
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted
@@ -38,6 +39,7 @@ T = TypeVar("T")
 
 MEDIA_TYPE = b"application/octet-stream"
 SERVICE = "taskqueue"
+_CLIENT = "an App Engine client"
 MAX_REQUEST_BYTES = 32 << 20
 """Bytes of one request."""
 SMALL_BYTES = 16 << 10
@@ -85,7 +87,7 @@ class AppEngineEndpoint:
             "FetchQueueStats": ("stats", queues.fetch_stats(counts)),
             "QueryTasks": ("peek", queues.query_tasks),
         }
-        self._multi_commit: Mapping[str, tuple[str, Callable[[bytes], Awaitable[bytes]]]] = {
+        self._multi_commit: Mapping[str, tuple[str, Callable[[FastRequest, bytes], Awaitable[bytes]]]] = {
             "Delete": ("delete", self._delete),
             "PurgeQueue": ("purge", self._purge),
             "DeleteQueue": ("set-queue", self._delete_queue),
@@ -158,7 +160,7 @@ class AppEngineEndpoint:
         elif (multi_commit := self._multi_commit.get(method)) is not None:
             verb, work = multi_commit
             check = self._check(self._authorize(request, call, verb), method, verb, payload)
-            self._reply_when_done(request, self._after(check, work, payload))
+            self._reply_when_done(request, self._after(check, partial(work, request), payload))
         else:
             raise RpcError(RpcCode.CALL_NOT_FOUND, f"{SERVICE} has no call {method[:100]} for pull queues")
         return None
@@ -266,16 +268,19 @@ class AppEngineEndpoint:
 
     # -- calls of several transactions ----------------------------------------------------------------------------
 
-    async def _delete(self, payload: bytes) -> bytes:
-        return b"".join([await self._committer.run(operation) for operation in leasing.deletions(payload)])
+    async def _delete(self, request: FastRequest, payload: bytes) -> bytes:
+        worker = _worker(request)
+        removal = Removal(f"deleted by {worker or _CLIENT}", holder=worker)
+        return b"".join([await self._committer.run(operation) for operation in leasing.deletions(payload, removal)])
 
-    async def _purge(self, payload: bytes) -> bytes:
+    async def _purge(self, _request: FastRequest, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
-        while await self._committer.run(lambda unit: unit.purge(queue, ANY, dead="keep")):
+        removal = Removal(f"purged by {_CLIENT}")
+        while await self._committer.run(lambda unit: unit.purge(queue, ANY, dead="keep", removal=removal)):
             pass
         return b""
 
-    async def _delete_queue(self, payload: bytes) -> bytes:
+    async def _delete_queue(self, _request: FastRequest, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
         answer = await self._committer.run(queues.delete(queue))
         self._access.forget(queue)

@@ -21,6 +21,7 @@ from queue_core.server.appengine.fields import (
 from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
+from queue_core.stats import Removal
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted, PayloadAllowance, Renewal
@@ -164,8 +165,8 @@ _OUTCOMES = {
 }
 
 
-def deletions(payload: bytes) -> list[Operation[bytes]]:
-    """Handle `TaskQueueService.Delete`, which deletes leased tasks, too.
+def deletions(payload: bytes, removal: Removal) -> list[Operation[bytes]]:
+    """Handle `TaskQueueService.Delete`, which deletes leased tasks, too: by it a worker says that its task is done.
 
     Returns an operation per 1000 tasks; their responses, joined, are one response.
     """
@@ -174,18 +175,18 @@ def deletions(payload: bytes) -> list[Operation[bytes]]:
     if queue is None:
         return [lambda _unit: _results([TaskQueueErrorCode.UNKNOWN_QUEUE] * len(names))]
     return [
-        _deletion(queue, names[begin : begin + MAX_TOKENS_PER_CALL])
+        _deletion(queue, names[begin : begin + MAX_TOKENS_PER_CALL], removal)
         for begin in range(0, max(1, len(names)), MAX_TOKENS_PER_CALL)
     ]
 
 
-def _deletion(queue: str, raw_names: Sequence[bytes]) -> Operation[bytes]:
+def _deletion(queue: str, raw_names: Sequence[bytes], removal: Removal) -> Operation[bytes]:
     names = [possible_name(name) for name in raw_names]
     possible = [name for name in names if name is not None]
 
     def operation(unit: UnitOfWork) -> bytes:
         try:
-            outcomes = iter(unit.delete_by_name(queue, possible))
+            outcomes = iter(unit.delete_by_name(queue, possible, removal=removal))
         except UnknownQueueError:
             return _results([TaskQueueErrorCode.UNKNOWN_QUEUE] * len(names))
         return _results(

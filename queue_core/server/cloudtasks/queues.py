@@ -9,6 +9,7 @@ from queue_core.config.yaml_document import DocumentError
 from queue_core.queue_files.plan import plan_of
 from queue_core.queue_files.yaml import read_queue_yaml
 from queue_core.server.access import check_whole_store, is_allowed
+from queue_core.server.auth import described
 from queue_core.server.cloudtasks.call import (
     CloudTasksCall,
     MessageReader,
@@ -24,6 +25,7 @@ from queue_core.server.cloudtasks.masks import check_mask, covers, masked
 from queue_core.server.cloudtasks.messages import PAUSED, RUNNING
 from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_queue
 from queue_core.server.state import ServerState
+from queue_core.stats import Removal
 from queue_core.task import ANY, QueueSpec
 from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
 
@@ -193,9 +195,10 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
         stats = unit.stats(name.queue, ANY)
         return stats.pending, unit.now
 
+    removal = Removal(f"purged by {described(call.caller)}")
     count, began_at = await core.committer.run(begin)
     for _ in range(count // PURGE_CHUNK + 1):
-        if not await core.committer.run(lambda unit: unit.purge(name.queue, ANY, dead="keep")):
+        if not await core.committer.run(lambda unit: unit.purge(name.queue, ANY, dead="keep", removal=removal)):
             break
     spec = await core.read(lambda unit: unit.transaction.queue(name.queue))
     return {**queue_values(spec, name), "purgeTime": began_at}

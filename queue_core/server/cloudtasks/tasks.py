@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from queue_core import limits
 from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS
+from queue_core.server.auth import described
 from queue_core.server.cloudtasks.call import (
     CloudTasksCall,
     MessageReader,
@@ -17,6 +18,7 @@ from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, in
 from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
 from queue_core.server.state import ServerState
+from queue_core.stats import Removal
 from queue_core.task import ANY, NewTask, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
@@ -179,10 +181,11 @@ def _page(
 
 async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
+    removal = Removal(f"deleted by {described(call.caller)}")
 
     def operation(unit: UnitOfWork) -> None:
         call.authorize(unit, name.parent.queue, "delete")
-        if unit.delete_by_name(name.parent.queue, [name.task])[0] != "deleted":
+        if unit.delete_by_name(name.parent.queue, [name.task], removal=removal)[0] != "deleted":
             raise not_found(name)
 
     await core.committer.run(operation)

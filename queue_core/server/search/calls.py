@@ -172,7 +172,7 @@ async def _change(
         return found.batch
     client = client_call(call.key)
     plan = await core.committer.run(lambda work: keep_plan(work, client, found))
-    changed = await in_pieces(core, client, change_pieces(call.queue, action, wanted, plan, to=to))
+    changed = await in_pieces(core, client, change_pieces(call.queue, action, wanted, plan, to=to, by=call.who))
     if changed:
         log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
     return plan.answer(changed)

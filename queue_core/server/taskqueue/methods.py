@@ -10,6 +10,7 @@ from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.access import Access, check_access, check_scope
+from queue_core.server.auth import described
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.state import ServerState
 from queue_core.server.taskqueue.call import ResourceKind, TaskqueueCall
@@ -29,6 +30,7 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
+from queue_core.stats import Removal
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import PayloadAllowance, Renewal
@@ -168,7 +170,7 @@ async def lease(core: ServerState, call: TaskqueueCall) -> Json:
         count=count,
         seconds=seconds,
         tags=tags,
-        worker=(call.caller.email or "")[: limits.MAX_WORKER_CHARACTERS],
+        worker=_worker(call),
         project=call.resource.project,
     )
     return _tasks("taskqueue#tasks", items)
@@ -198,13 +200,19 @@ async def patch(core: ServerState, call: TaskqueueCall) -> Json:
 
 async def delete(core: ServerState, call: TaskqueueCall) -> None:
     """Delete a task by its name, even when another worker leases it. A task that does not exist is no error."""
+    removal = Removal(f"deleted by {described(call.caller)}", holder=_worker(call))
 
     def operation(unit: UnitOfWork) -> None:
         _authorized_queue(unit, call, "delete")
         if is_task_name(call.resource.task):
-            unit.delete_by_name(call.queue, [call.resource.task])
+            unit.delete_by_name(call.queue, [call.resource.task], removal=removal)
 
     await core.committer.run(operation)
+
+
+def _worker(call: TaskqueueCall) -> str:
+    """Return by what name a caller leases tasks: these clients have no other."""
+    return (call.caller.email or "")[: limits.MAX_WORKER_CHARACTERS]
 
 
 METHODS: Mapping[tuple[str, ResourceKind], TaskqueueMethod] = MappingProxyType(

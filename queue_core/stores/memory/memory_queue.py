@@ -120,7 +120,8 @@ class MemoryQueue:
         else:
             self.put(ending.task)
         self._ended += 1
-        self.count(task.tag, ending.finished.outcome)
+        if ending.finished.outcome != "removed":
+            self.count(task.tag, ending.finished.outcome)
         if ending.finished.died:
             self.count(task.tag, "died")
         self.samples.append(ending.finished)

@@ -8,7 +8,18 @@ from queue_core import semantics
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Removal,
+    Samples,
+    TagStats,
+    WaitingTask,
+)
 from queue_core.store import Kept
 from queue_core.stores.memory.memory_queue import MemoryQueue
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
@@ -237,38 +248,53 @@ class MemoryTransaction:
         except WorkerRetiredError:
             return outcomes, Granted((), refused=True)
 
-    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+    ) -> list[NameOutcome]:
         contents = self._open(queue)
         contents.expire(now=now)
-        outcomes = [self._delete_named(contents, name, now=now) for name in names]
+        outcomes = [self._delete_named(contents, name, removal, now=now) for name in names]
         contents.update_lanes(now=now)
         return outcomes
 
-    def _delete_named(self, contents: MemoryQueue, name: str, *, now: Instant) -> NameOutcome:
+    def _delete_named(self, contents: MemoryQueue, name: str, removal: Removal, *, now: Instant) -> NameOutcome:
         task = contents.named(name)
         if task is None:
             return "tombstoned" if contents.tombstones.get(name, now) > now else "unknown"
         if task.state is TaskState.LEASED:
-            contents.end(task, semantics.delete(task, now=now))
+            contents.end(task, semantics.remove(task, removal, now=now))
         else:
             contents.drop(task, at=now)
-            contents.count(task.tag, "deleted")
+            if removal.holder is not None:
+                contents.count(task.tag, "deleted")
         return "deleted"
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, limit=limit, now=now)
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+        return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, removal, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._purge(queue, tags, frozenset({TaskState.DEAD}), limit=limit, now=now)
+        return self._purge(queue, tags, frozenset({TaskState.DEAD}), PURGED, limit=limit, now=now)
 
-    def _purge(self, queue: str, tags: TagFilter, states: frozenset[TaskState], *, limit: int, now: Instant) -> int:
+    def _purge(
+        self,
+        queue: str,
+        tags: TagFilter,
+        states: frozenset[TaskState],
+        removal: Removal,
+        *,
+        limit: int,
+        now: Instant,
+    ) -> int:
         contents = self._open(queue)
         contents.expire(now=now)
         chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
         for task in chosen:
-            contents.drop(task, at=now)
+            if task.state is TaskState.LEASED:
+                contents.end(task, semantics.remove(task, removal, now=now))
+            else:
+                contents.drop(task, at=now)
         contents.update_lanes(now=now)
         return len(chosen)
 

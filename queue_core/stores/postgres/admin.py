@@ -7,7 +7,7 @@ from queue_core.attempts.attempt import Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import FinishedLease
+from queue_core.stats import PURGED, FinishedLease, Removal
 from queue_core.store import Kept
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -23,12 +23,14 @@ NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
 _NAME_OUTCOMES: tuple[NameOutcome, ...] = ("deleted", "unknown", "tombstoned")
 _DELETE_NAMED = Statement(
-    "towline_delete_named", "SELECT * FROM towline.delete_named($1, $2, $3)", (pack.text, pack.int8, pack.texts)
+    "towline_remove_named",
+    "SELECT * FROM towline.remove_named($1, $2, $3, $4, $5)",
+    (pack.text, pack.int8, pack.texts, pack.text, pack.text),
 )
 _PURGE = Statement(
     "towline_purge",
-    "SELECT * FROM towline.purge($1, $2, $3, $4, $5)",
-    (pack.text, pack.int8, pack.int2s, pack.texts, pack.int8),
+    "SELECT * FROM towline.purge($1, $2, $3, $4, $5, $6)",
+    (pack.text, pack.int8, pack.int2s, pack.texts, pack.int8, pack.text),
 )
 _POSTPONE = Statement(
     "towline_postpone",
@@ -80,9 +82,11 @@ _KEEP_ALWAYS = Statement(
 )
 
 
-def delete_by_name(session: PostgresSession, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(
+    session: PostgresSession, queue: str, names: Sequence[str], removal: Removal, *, now: Instant
+) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
-    ((refusal, detail, xid, outcomes),) = session.rows(_DELETE_NAMED, queue, now, names)
+    ((refusal, detail, xid, outcomes),) = session.rows(_DELETE_NAMED, queue, now, names, removal.reason, removal.holder)
     if refusal:
         refuse(refusal, detail)
     session.note_xid(xid)
@@ -116,10 +120,17 @@ def retag(
 
 
 def purge(
-    session: PostgresSession, queue: str, tags: TagFilter, states: Sequence[int], *, limit: int, now: Instant
+    session: PostgresSession,
+    queue: str,
+    tags: TagFilter,
+    states: Sequence[int],
+    removal: Removal = PURGED,
+    *,
+    limit: int,
+    now: Instant,
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
-    ((refusal, detail, xid, total),) = session.rows(_PURGE, queue, now, states, tag_values(tags), limit)
+    ((refusal, detail, xid, total),) = session.rows(_PURGE, queue, now, states, tag_values(tags), limit, removal.reason)
     if refusal:
         refuse(refusal, detail)
     session.note_xid(xid)

@@ -8,6 +8,7 @@ from typing import Literal
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
+from queue_core.stats import PURGED, Removal
 from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
@@ -64,18 +65,34 @@ _RETAGGED_READY = ord("r")
 _WORKERS_PER_CALL = 1000
 
 
-def delete_by_name(calls: Calls, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(
+    calls: Calls, queue: str, names: Sequence[str], removal: Removal, *, now: Instant
+) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
-    data = calls.change("delete_by_name", queue, pack(">Q", now), *names)
+    data = calls.change(
+        "delete_by_name",
+        queue,
+        pack(">QB", now, removal.holder is not None),
+        removal.reason,
+        removal.holder or "",
+        *names,
+    )
     return [_OUTCOMES[letter] for letter in data[DATA:]]
 
 
 def purge(
-    calls: Calls, queue: str, tags: TagFilter, which: Literal["alive", "dead"], *, limit: int, now: Instant
+    calls: Calls,
+    queue: str,
+    tags: TagFilter,
+    which: Literal["alive", "dead"],
+    removal: Removal = PURGED,
+    *,
+    limit: int,
+    now: Instant,
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
     kind, names = pack_filter(tags)
-    data = calls.change("purge", queue, pack(">QIBB", now, limit, kind, which == "dead"), *names)
+    data = calls.change("purge", queue, pack(">QIBB", now, limit, kind, which == "dead"), removal.reason, *names)
     return int.from_bytes(data[DATA:], "big")
 
 

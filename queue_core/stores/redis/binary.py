@@ -46,7 +46,7 @@ _HAS_PRIORITY = 32
 _OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY  # flags of a task without a lease record
 _OUTCOME, _DIED = 7, 8
 
-_OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired")
+_OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired", "removed")
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
 _STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD, TaskState.HELD)
 

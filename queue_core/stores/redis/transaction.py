@@ -5,7 +5,18 @@ from typing import Literal
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Removal,
+    Samples,
+    TagStats,
+    WaitingTask,
+)
 from queue_core.store import Kept
 from queue_core.stores.redis import adds, admin, leases, reads, transfer
 from queue_core.stores.redis import workers as worker_verbs
@@ -91,11 +102,13 @@ class RedisTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return admin.delete_by_name(self._calls, queue, names, now=now)
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+    ) -> list[NameOutcome]:
+        return admin.delete_by_name(self._calls, queue, names, removal, now=now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._calls, queue, tags, "alive", limit=limit, now=now)
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+        return admin.purge(self._calls, queue, tags, "alive", removal, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         return admin.purge(self._calls, queue, tags, "dead", limit=limit, now=now)

@@ -12,6 +12,7 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
+from queue_core.stats import PURGED, Removal
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
@@ -132,24 +133,27 @@ def delete_queue(session: SqliteSession, name: str) -> int:
     return count
 
 
-def delete_by_name(session: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+def delete_by_name(
+    session: SqliteSession, name: str, names: Sequence[str], removal: Removal, *, now: Instant
+) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     queue = session.open_queue(name)
     expire(session, queue, now=now)
     session.has_changes = True
-    return [_delete_named(session, queue, given, now=now) for given in names]
+    return [_delete_named(session, queue, given, removal, now=now) for given in names]
 
 
-def _delete_named(session: SqliteSession, queue: QueueRow, name: str, *, now: Instant) -> NameOutcome:
+def _delete_named(session: SqliteSession, queue: QueueRow, name: str, removal: Removal, *, now: Instant) -> NameOutcome:
     row = _row_after_expiry(session, queue, name, now=now)
     if row is None:
         return "tombstoned" if refusal_of_name(session.connection, queue, name, now=now) else "unknown"
     state = state_of(row)
     if state is TaskState.LEASED:
-        end(session, queue, row, semantics.delete(task_of(session, queue, row), now=now))
+        end(session, queue, row, semantics.remove(task_of(session, queue, row), removal, now=now))
     else:
         remove(session, queue, [row], at=now)
-        session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1), (DELETED, 1)))
+        done = () if removal.holder is None else ((DELETED, 1),)
+        session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1), *done))
     return "deleted"
 
 
@@ -175,7 +179,14 @@ def row_of_name(session: SqliteSession, queue: QueueRow, name: str) -> Row | Non
 
 
 def purge(
-    session: SqliteSession, name: str, tags: TagFilter, states: Iterable[TaskState], *, limit: int, now: Instant
+    session: SqliteSession,
+    name: str,
+    tags: TagFilter,
+    states: Iterable[TaskState],
+    removal: Removal = PURGED,
+    *,
+    limit: int,
+    now: Instant,
 ) -> int:
     """See `Transaction.purge` and `purge_dead`."""
     queue = session.open_queue(name)
@@ -185,9 +196,12 @@ def purge(
     count = 0
     for state in states:
         rows = in_state(session, queue, state, tag_ids, limit=limit - count)
-        if rows:
+        count += len(rows)
+        if state is TaskState.LEASED:
+            for row in rows:
+                end(session, queue, row, semantics.remove(task_of(session, queue, row), removal, now=now))
+        elif rows:
             remove(session, queue, rows, at=now)
-            count += len(rows)
             for row in rows:
                 session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[state], -1),))
     return count

@@ -210,7 +210,9 @@ def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
 def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> FinishedLease:
     """Apply the end of a lease of a task of `task_of`: to its row, its counters and the samples."""
     finished = ending.finished
-    changes = [(LEASED, -1), (TOTAL_OF_OUTCOME[finished.outcome], 1)]
+    changes = [(LEASED, -1)]
+    if finished.outcome != "removed":
+        changes.append((TOTAL_OF_OUTCOME[finished.outcome], 1))
     if finished.died:
         changes.append((DIED, 1))
     if ending.task is None:

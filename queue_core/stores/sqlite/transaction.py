@@ -5,7 +5,18 @@ from typing import Literal, TypeVar
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
-from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Removal,
+    Samples,
+    TagStats,
+    WaitingTask,
+)
 from queue_core.store import Kept
 from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, transfer
 from queue_core.stores.sqlite import workers as worker_verbs
@@ -128,11 +139,13 @@ class SqliteTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
-        return self._updated(admin.delete_by_name(self._at(now), queue, names, now=now), now)
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+    ) -> list[NameOutcome]:
+        return self._updated(admin.delete_by_name(self._at(now), queue, names, removal, now=now), now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._updated(admin.purge(self._at(now), queue, tags, _ALIVE, limit=limit, now=now), now)
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+        return self._updated(admin.purge(self._at(now), queue, tags, _ALIVE, removal, limit=limit, now=now), now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         return self._updated(admin.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now), now)

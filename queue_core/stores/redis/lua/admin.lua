@@ -1,7 +1,8 @@
 -- The verbs of administrators: delete by name, purge, redrive, postpone, retag; none of them needs a lease's token.
 
--- Delete the task of a name. Returns a letter: d(eleted), t(ombstoned), u(nknown).
-local function delete_named(queue, name)
+-- Delete the task of a name. `reason` is that of a lease that ends by it; those of the worker `holder` (nil: of none) end
+-- as done. Returns a letter: d(eleted), t(ombstoned), u(nknown).
+local function delete_named(queue, name, reason, holder)
   local member, body = names.member_of_name(queue, name)
   local tag, given, is_long, priority, state, eta, held
   if member then
@@ -18,24 +19,28 @@ local function delete_named(queue, name)
     local until_at = names.taken_until(queue, name)
     return until_at and until_at > queue.now and 't' or 'u'
   end
-  if held then
+  if held and holder == held.worker then
     delete_one(queue, { member = member, held = held })
+  elseif held then
+    remove_one(queue, { member = member, held = held }, reason)
   else
     TAKE[state](queue, tag, member, priority)
-    change(queue, tag, DELETED_TOTAL, 1)
+    if holder then change(queue, tag, DELETED_TOTAL, 1) end
     drop(queue, member, given, is_long, queue.now)
   end
   flush(queue)
   return 'd'
 end
 
--- Arguments: now; the names.
+-- Arguments: now, 1 when a holder follows; the reason; the holder; the names.
 local function delete_by_name(keys, args)
-  local queue, refusal = open(keys[1], (parse('>I8', args[3])), args)
+  local now, has_holder = parse('>I8B', args[3])
+  local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
   settle(queue, SETTLED_PER_CALL)
   local letters = {}
-  for index = 4, #args do letters[#letters + 1] = delete_named(queue, args[index]) end
+  local holder = has_holder == 1 and args[5] or nil
+  for index = 6, #args do letters[#letters + 1] = delete_named(queue, args[index], args[4], holder) end
   return finish(queue, 'o\0' .. concat(letters))
 end
 
@@ -69,13 +74,20 @@ local function drop_all(queue, state, members)
   flush(queue)
 end
 
--- Arguments: now, limit, kind of filter and 1 for the dead, 0 for the others; tags.
+local function remove_all(queue, members, reason)
+  for index, packed in ipairs(read_many('HMGET', queue.key, held_fields(members))) do
+    remove_one(queue, { member = members[index], held = parse_held(packed) }, reason)
+  end
+  flush(queue)
+end
+
+-- Arguments: now, limit, kind of filter and 1 for the dead, 0 for the others; the reason of leases that end; tags.
 local function purge(keys, args)
   local now, limit, kind, dead = parse('>I8I4BB', args[3])
   local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
   settle(queue, SETTLED_PER_CALL)
-  local tags = { unpack(args, 4) }
+  local tags = { unpack(args, 5) }
   local count = 0
   for _, state in ipairs(dead == 1 and { DEAD } or { READY, IN_LANE, DELAYED }) do
     for _, set in ipairs(sets_of(queue, state, kind, tags)) do
@@ -88,7 +100,7 @@ local function purge(keys, args)
   end
   if dead == 0 and count < limit then
     local members = leased_of(queue, kind, tags, limit - count)
-    drop_all(queue, LEASED, members)
+    remove_all(queue, members, args[4])
     count = count + #members
   end
   return finish(queue, 'o\0' .. pack('>I4', count))

@@ -160,6 +160,15 @@ function delete_one(queue, lease)
   return finished
 end
 
+-- End a lease by deleting its task without its token.
+function remove_one(queue, lease, reason)
+  local held = lease.held
+  queue.ended = queue.ended + 1
+  take_leased(queue, held.tag, lease.member)
+  drop(queue, lease.member, held.name, held.flags % 2 == IS_LONG, queue.now, held.flags)
+  note(queue, pack_finished(lease.member, held, REMOVED, queue.now, reason))
+end
+
 local DELETED_KNOWN = DELETED + KNOWS_ADDED
 
 -- Delete the tasks of current leases, in order. Returns a 1 or 0 for each, and the finished leases.

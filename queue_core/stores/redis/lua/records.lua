@@ -14,7 +14,7 @@ local HAS_PRIORITY = 32           -- the highest flag of `held`
 local NEVER_ADDED = '\0\0\0\0\0\0\0\0'
 local LONGEST_PAYLOAD = 2 ^ 31
 
-local DELETED, RELEASED, EXPIRED = 1, 2, 3
+local DELETED, RELEASED, EXPIRED, REMOVED = 1, 2, 3, 4
 local DIED = 8
 local KNOWS_ADDED = 16            -- flag of a finished lease, which those of layout 3 lack: it has `added`
 

@@ -16,7 +16,19 @@ from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.semantics import size_of
-from queue_core.stats import FinishedLease, History, LiveLease, QueueStats, Samples, TagStats, WaitingTask, positions_of
+from queue_core.stats import (
+    DELETED_BY_NAME,
+    PURGED,
+    FinishedLease,
+    History,
+    LiveLease,
+    QueueStats,
+    Removal,
+    Samples,
+    TagStats,
+    WaitingTask,
+    positions_of,
+)
 from queue_core.store import Kept
 from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
@@ -356,18 +368,23 @@ class ShardedTransaction:
 
     # -- administration -------------------------------------------------------------------------------------------
 
-    def delete_by_name(self, queue: str, names: Sequence[str], *, now: Instant) -> list[NameOutcome]:
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+    ) -> list[NameOutcome]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
-            return self._plain.delete_by_name(queue, names, now=now)
+            return self._plain.delete_by_name(queue, names, removal=removal, now=now)
         parts = []
         for index, positions, some in by_shard(names, sharded.index_of_name):
             inner = [sharded.inner_name(name) for name in some]
-            parts.append((positions, self._plain.delete_by_name(sharded.shard(index), inner, now=now)))
+            shard = sharded.shard(index)
+            parts.append((positions, self._plain.delete_by_name(shard, inner, removal=removal, now=now)))
         return in_order(len(names), parts)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._purge(queue, limit, lambda name, left: self._plain.purge(name, tags, limit=left, now=now))
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+        return self._purge(
+            queue, limit, lambda name, left: self._plain.purge(name, tags, limit=left, removal=removal, now=now)
+        )
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         return self._purge(queue, limit, lambda name, left: self._plain.purge_dead(name, tags, limit=left, now=now))
