@@ -22,6 +22,8 @@ class ReleasedTask:
     held_seconds: float
     lease_number: int = 1
     died: bool = False
+    deleted: bool = False
+    """Somebody deleted it while it was running."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ _NOT_IMPORTED: Final = "can't import "
 
 @dataclass(frozen=True, slots=True)
 class OrphanedTask:
-    """A task that a worker held at its end; `fate`: `given back`, `lease ended`, `held back` or `dead`."""
+    """A task that a worker held at its end; `fate`: `given back`, `lease ended`, `held back`, `dead` or `deleted`."""
 
     queue: str
     task: str
@@ -94,6 +94,8 @@ def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | No
     fates = {task.fate for task in tasks}
     if fates == {"dead"}:
         return f"{whose} {verb} dead"
+    if fates == {"deleted"}:
+        return f"{whose} {'was' if held == 1 else 'were'} deleted while running"
     if fates == {"held back"}:
         return f"{whose} {verb} held back, to run alone"
     if fates == {"lease ended"} and begun_after is None:

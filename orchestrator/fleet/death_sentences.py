@@ -10,6 +10,7 @@ _FATES: Final[Mapping[str, tuple[str, str]]] = {
     "lease ended": ("was ready again when its lease ended", "were ready again when their leases ended"),
     "held back": ("is held back to run alone", "are held back to run alone"),
     "dead": ("is dead", "are dead"),
+    "deleted": ("was deleted while it was running", "were deleted while they were running"),
 }
 """Each fate of a task, of one and of several."""
 

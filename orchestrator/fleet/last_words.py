@@ -18,6 +18,8 @@ MAX_REASON_CHARS: Final = 300
 _KINDS: Final = ("stuck", "lost", "unfinished", "timed_out")
 GIVEN_BACK: Final = "the worker gave it back"
 """The reason with which a worker logs a lease that it gave back when it had to end."""
+DELETED: Final = "the task was deleted while it was running"
+"""How the reason begins of a lease that ended as somebody deleted its task."""
 _WORKER_CODE: Final = "/queue_core/worker/"
 _LIBRARY: Final = re.compile(r"/lib/python\d|/site-packages/|/dist-packages/|/queue_core/|^<")
 _FRAME: Final = re.compile(r'  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -38,6 +40,8 @@ class HangingCall:
     handler: str
     place: str
     seconds: float
+    is_deleted: bool = False
+    """Its lease ended as somebody deleted its task."""
 
 
 @value
@@ -185,6 +189,7 @@ def _call(entry: Entry) -> HangingCall:
         _text(entry, "handler"),
         _text(entry, "place"),
         float(seconds) if isinstance(seconds, int | float) else 0.0,
+        _text(entry, "reason").startswith(DELETED),
     )
 
 

@@ -35,7 +35,7 @@ class Lapses:
             if is_lapse(lease):
                 self._of.setdefault(lease.worker, []).append(lease)
                 del self._of[lease.worker][:-MAX_LAPSES]
-            elif lease.worker in self._of:
+            elif lease.worker in self._of and lease.outcome != "removed":
                 self._acted_at[lease.worker] = max(self._acted_at.get(lease.worker, 0), lease.ended_at)
         while len(self._of) > MAX_WORKERS:
             self._forget(next(iter(self._of)))

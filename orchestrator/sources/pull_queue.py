@@ -232,6 +232,7 @@ class QueueSource:
             finished=tuple(
                 _finished(lease, observed.now, at_a_time=held_then)
                 for lease, held_then in zip(finished, at_a_time, strict=False)
+                if lease.outcome != "removed"  # its task was deleted: how long it ran says nothing of the work
             ),
             first_seen_seconds_ago={worker: _ago(seen_at, observed.now) for worker, seen_at in observed.seen.items()},
             presence=self._last_calls(pool, observed),
@@ -530,6 +531,7 @@ def _began(lease: QueueFinishedLease) -> Instant:
 
 
 def _finished(lease: QueueFinishedLease, now: Instant, *, at_a_time: int) -> LeaseSample:
+    assert lease.outcome != "removed"
     return LeaseSample(
         lease.worker,
         held_seconds=lease.held_seconds,

@@ -192,7 +192,8 @@ class PostMortems:
             lapsed: Sequence[ReleasedTask] = ()
             if end.cause in HANGS and end.spec is not None:
                 lapsed = self._source.lapsed_by(end.worker, end.spec, named=named)
-            case.before = lapsed or _as_released(end.calls)
+            calls = end.calls if not lapsed else [call for call in end.calls if call.is_deleted]
+            case.before = [*lapsed, *_as_released(calls)]
         if case.fates is None:
             case.fates = self._judged(end, () if end.cause in WITHOUT_FAULT else self._held_by(case))
         special = [fate for fate in case.fates if fate.verdict != "given back"]
@@ -342,7 +343,10 @@ def _held_back_records(fates: Iterable[TaskVerdict]) -> list[Record]:
 
 def _as_released(calls: Iterable[HangingCall]) -> list[ReleasedTask]:
     """Return the tasks of calls that hung as the worker named them, where the queue no longer knows their leases."""
-    return [ReleasedTask(call.queue, call.task, call.tag, call.seconds, call.lease_number) for call in calls]
+    return [
+        ReleasedTask(call.queue, call.task, call.tag, call.seconds, call.lease_number, deleted=call.is_deleted)
+        for call in calls
+    ]
 
 
 def _released_records(
@@ -357,7 +361,7 @@ def _released_records(
             "tag": task.tag,
             "held_seconds": round(task.held_seconds, 3),
             "lease_number": task.lease_number,
-            "fate": "dead" if task.died else fate,
+            "fate": "dead" if task.died else "deleted" if task.deleted else fate,
         }
         verdict = known.get((task.queue, task.task))
         if verdict is not None:

@@ -17,7 +17,7 @@ from queue_core.task import StoredTask, TaskState
 
 MAX_LEASES_READ: Final = 100
 """Ended leases of one task that its story has at most."""
-_ENDINGS: Final = {"deleted": "done", "released": "given back", "expired": "expired"}
+_ENDINGS: Final = {"deleted": "done", "released": "given back", "expired": "expired", "removed": "deleted"}
 StateWord: TypeAlias = Literal["ready", "delayed", "in-flight", "dead", "held"]
 SHOWN_STATES: Final[Mapping[TaskState, StateWord]] = {
     TaskState.READY: "ready",
@@ -31,6 +31,8 @@ WAITING: Final = frozenset({TaskState.READY, TaskState.DELAYED, TaskState.HELD})
 LONGER_SECONDS: Final = 0.5
 """A task that could not be leased for so long before it waited for a worker has both times shown."""
 NOTHING_MORE: Final[Mapping[str, str]] = {}
+_EVENTS: Final = {"done": "task.deleted", "deleted": "task.deleted", "expired": "lease.expired"}
+"""The events that tell of ended leases, by their `outcome`; of others, `lease.released`."""
 _STEPS: Final = {"task.added": 0, "task.leased": 1}
 
 
@@ -63,10 +65,10 @@ class TaskStory:
     finished: tuple[FinishedLease, ...]
 
     @property
-    def state(self) -> StateWord | Literal["done", "died and was deleted"]:
-        """The state in a word; `done` for a task whose last lease ended with its deletion."""
+    def state(self) -> StateWord | Literal["done", "deleted", "died and was deleted"]:
+        """The state in a word; `done` for a task whose holder deleted it, `deleted` where somebody else did."""
         if self.task is None:
-            return "died and was deleted" if self.finished[0].died else "done"
+            return _gone(self.finished[0])
         return SHOWN_STATES[self.task.state]
 
     @property
@@ -133,8 +135,8 @@ def _story(queues: Queues, queue: str, name: str) -> TaskStory | None:
     task = next(iter(page.tasks), None)
     if task is not None:  # a name may be used again: what ended before the task was added is another's
         finished = tuple(lease for lease in finished if lease.ended_at >= task.added_at)
-        if any(lease.outcome == "deleted" for lease in finished):
-            task = None  # it was done between the two reads
+        if any(lease.outcome in ("deleted", "removed") for lease in finished):
+            task = None  # it was done, or deleted, between the two reads
     if task is None and not finished:
         return None
     return TaskStory(queue, name, task, tuple(_leases(task.attempts if task else (), finished)), finished)
@@ -209,9 +211,12 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
     task = story.task
     if task is None:
         last = story.finished[0]
-        ended = "died and was deleted" if last.died else "done"
+        ended = _gone(last)
         worker = last.worker or "an unnamed worker"
         took = shown_seconds(last.held_seconds)
+        if ended == "deleted":
+            who = last.reason or "deleted"
+            return f"{who} {_ago(last.ended_at, now)}, while it was running on {worker} for {took}; {_waited(last)}"
         return f"{ended} {_ago(last.ended_at, now)} by {worker}; {_waited(last)} and took {took}"
     after = f", after {counted(task.leases, 'lease')}" if task.leases else ""
     if task.state is TaskState.LEASED:
@@ -227,6 +232,13 @@ def _state_sentence(story: TaskStory, now: Instant) -> str:
         return f"held for {since} by the limits of its tag (`queues.{task.queue}.per_tag`){after}"
     waits = shown_seconds(max(0.0, seconds_between(task.ready_at, now)))
     return f"ready, waits for a worker for {waits} so far{after}"
+
+
+def _gone(last: FinishedLease) -> Literal["done", "deleted", "died and was deleted"]:
+    """Return what became of a task that has left its queue, by its last lease."""
+    if last.died:
+        return "died and was deleted"
+    return "deleted" if last.outcome == "removed" else "done"
 
 
 def _waited(lease: FinishedLease) -> str:
@@ -301,7 +313,9 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
     for lease in story.leases:
         of_lease = {**head, "worker": lease.worker, "lease_number": lease.lease_number}
         events.append({"event": "task.leased", "at": lease.began_at, **of_lease})
-        name = {"done": "task.deleted", "expired": "lease.expired"}.get(lease.outcome, "lease.released")
+        name = {"done": "task.deleted", "deleted": "task.deleted", "expired": "lease.expired"}.get(
+            lease.outcome, "lease.released"
+        )
         ended: dict[str, object] = {"event": name, "at": lease.ended_at, **of_lease, "held_seconds": lease.held_seconds}
         events.append(ended | ({"reason": lease.error} if lease.error else {}))
     if task is not None and task.state is TaskState.LEASED:

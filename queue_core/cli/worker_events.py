@@ -23,6 +23,7 @@ from queue_core.process.wording import counted, shown_seconds
 from queue_core.semantics import retry_delay_seconds
 from queue_core.task import QueueSpec
 from queue_core.worker import events
+from queue_core.worker.events import DELETED
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 _ABOUT: Final = frozenset(
@@ -275,7 +276,11 @@ def _lost(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
         count = entry.get("count")
         number = count if isinstance(count, int) else 1
         return EventLine(f"lost {counted(number, 'lease')}: {entry.get('reason')}", mark="!")
-    return EventLine(f"lost the lease of task {entry.get('task')}: {entry.get('reason')}", mark="!")
+    reason = str(entry.get("reason"))
+    if reason.startswith(DELETED):
+        who = reason.removeprefix(DELETED).removeprefix(": deleted")
+        return EventLine(f"task {entry.get('task')} was deleted while it was running{who}", mark="!")
+    return EventLine(f"lost the lease of task {entry.get('task')}: {reason}", mark="!")
 
 
 def _unreached(entry: Mapping[str, object], _reader: EventReader) -> EventLine:

@@ -14,6 +14,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "given_back": "given back",
     "released": "given back",
     "deleted": "done",
+    "removed": "deleted while it was running",
 }
 
 

@@ -1,5 +1,7 @@
 """Names of the events a worker logs. No event carries a payload or a token."""
 
+from typing import Final
+
 WORKER_STARTED = "worker.started"
 """The worker has imported its app and asks for leases."""
 WORKER_REFUSED = "worker.refused"
@@ -52,3 +54,6 @@ QUEUE_UNREACHED = "queue.unreached"
 """The queue does not answer; the worker tries again."""
 QUEUE_REACHED = "queue.reached"
 """The queue answers again."""
+
+DELETED: Final = "the task was deleted while it was running"
+"""How the reason of `LEASE_LOST` begins where somebody deleted the task."""

@@ -26,6 +26,7 @@ from queue_core.worker import events
 from queue_core.worker.context import Task
 from queue_core.worker.invocation import TOO_LATE, InvocationDone, InvocationFailed
 from queue_core.worker.lifecycle import EXIT_MISCONFIGURED, LifecycleEnd, WorkerLifecycle, retry_seconds
+from queue_core.worker.removals import removals_of
 from queue_core.worker.renewals import UNKNOWN_LEASE_SECONDS, lease_seconds
 
 SHORT_WAIT_SECONDS = 1.0
@@ -370,8 +371,9 @@ class LeaseClient:
         if not tokens:
             return
         by_token = {done.task.lease.token: done.task for done in finished}
-        for token in tokens:
-            task = by_token[token]
+        lost = [by_token[token] for token in tokens]
+        removals = removals_of(self._queue, lost, worker=self._lifecycle.settings.worker)
+        for task in lost:
             if self._was_deleted(task):  # by its handler, with rows of its own in one transaction
                 continue
             self._lifecycle.log.warning(
@@ -379,7 +381,7 @@ class LeaseClient:
                 task=task.name,
                 tag=task.tag,
                 lease_number=task.lease_number,
-                reason="ended before its deletion arrived",
+                reason=removals.get(task.lease.token, "ended before its deletion arrived"),
             )
 
     def _was_deleted(self, task: Task) -> bool:

@@ -19,6 +19,7 @@ from queue_core.worker import events
 from queue_core.worker.context import Task
 from queue_core.worker.invocation import Invocation, full_lines, place_of_lines, shown_lines
 from queue_core.worker.lifecycle import EXIT_HUNG, LifecycleEnd, WorkerLifecycle
+from queue_core.worker.removals import removals_of
 
 RENEWED_AFTER: Final = 1 / 3
 """Fraction of a lease after which it is renewed: two more tries fit into the rest."""
@@ -234,13 +235,22 @@ class Renewals:
             return
         self._lifecycle.queue_reached()
         gone = set(refused)
-        self._lose([entry for entry in group if entry.task.lease.token in gone], REFUSED)
+        self._lose_refused([entry for entry in group if entry.task.lease.token in gone])
         for entry in group:
             # Counted from the sending: the queue counts from a later instant.
             entry.ends_at = entry.sure_until = sent_at + seconds
             entry.due_at = sent_at + seconds * RENEWED_AFTER
             if (renewal := news.get(entry.task.lease.token)) is not None:
                 entry.task.mark_sent(renewal)
+
+    def _lose_refused(self, refused: Sequence[RenewedLease]) -> None:
+        tasks = [entry.task for entry in refused]
+        reasons = removals_of(self._queue, tasks, worker=self._lifecycle.settings.worker)
+        by_reason: dict[str, list[RenewedLease]] = {}
+        for entry in refused:
+            by_reason.setdefault(reasons.get(entry.task.lease.token, REFUSED), []).append(entry)
+        for reason, entries in by_reason.items():
+            self._lose(entries, reason)
 
     def _find_final(self, group: Sequence[RenewedLease], seconds: float) -> None:
         """Find the lease that would exceed the queue's `max_lease` and made the call fail for all; renew it no more."""

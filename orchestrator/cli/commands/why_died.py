@@ -63,7 +63,7 @@ class TasksNow:
 def headline(death: Json, *, now: float) -> str:
     """Return one line: worker, time, cause and how many tasks it held."""
     held = int(number(death, "held_total") or len(_held(death)))
-    verb = "had held" if all(one.get("fate") == "lease ended" for one in _held(death)) else "holding"
+    verb = "had held" if all(one.get("fate") in ("lease ended", "deleted") for one in _held(death)) else "holding"
     holding = f", {verb} {counted(held, 'task')}" if held else ""
     said = f"{_cause(death)}{holding}"
     return f"{_ago(death, now):<{_AGO_COLUMNS}} {death.get('worker')}  {said}"
@@ -152,6 +152,8 @@ def _then(one: Json) -> str:
             return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
         case "held back":
             return f"suspect{times}, held back to run alone"
+        case "deleted":
+            return "deleted while it was running"
         case "lease ended":
             return "its lease ended before its worker did"
         case _:
