@@ -21,6 +21,9 @@ def a_task(fate: str, **more: object) -> dict[str, object]:
             [a_task("lease ended")], "it hung; its task thumbs/cat-1 was ready again when its lease ended", id="lapsed"
         ),
         pytest.param(
+            [a_task("deleted")], "it hung; its task thumbs/cat-1 was deleted while it was running", id="deleted"
+        ),
+        pytest.param(
             [a_task("given back"), a_task("dead"), a_task("given back")],
             "it hung; of its 3 tasks 2 were given back, 1 is dead",
             id="several",

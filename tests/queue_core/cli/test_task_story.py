@@ -109,6 +109,24 @@ def test_a_finished_task_is_told_from_its_queues_history(towline: Commands) -> N
     assert [(one["outcome"], one["worker"]) for one in record["leases"]] == [("released", "w-1"), ("done", "w-2")]
 
 
+def test_a_task_that_was_deleted_while_it_ran_is_told_as_deleted_and_by_whom(towline: Commands) -> None:
+    with opened(towline) as queue:
+        queue.add(NewTask(PAYLOAD, name="cat"))
+        queue.lease(worker="w-2")
+    assert towline("delete", "thumbs", "--named", "cat").code == 0
+    told = towline("why", "cat")
+    assert told.out.startswith("thumbs/cat: deleted by process ")
+    assert "while it was running on w-2" in told.out
+    assert "done" not in told.out
+    record = towline("why", "thumbs/cat", "--json").json
+    assert isinstance(record, dict)
+    assert (record["state"], [one["outcome"] for one in record["leases"]]) == ("deleted", ["deleted"])
+    deleted = towline("events", "--task", "cat", "--json").lines[-1]
+    assert isinstance(deleted, dict)
+    assert deleted["event"] == "task.deleted"
+    assert deleted["reason"].startswith("deleted by process ")
+
+
 def test_a_task_in_flight_is_told_with_its_progress(towline: Commands) -> None:
     with opened(towline) as queue:
         queue.add(NewTask(b"x", name="film"))
