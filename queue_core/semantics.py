@@ -341,6 +341,8 @@ def _attempts(
         failure.message,
         failure.place,
         failure.host,
+        failure.error_path,
+        failure.traceback,
     )
     return with_attempt(task.attempts, attempt)
 

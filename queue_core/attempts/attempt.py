@@ -6,6 +6,7 @@ others (ADR 31).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Final, Literal, TypeAlias
 
 from queue_core.clock import Instant
@@ -19,6 +20,8 @@ MAX_MESSAGE_CHARACTERS: Final = 500
 MAX_ERROR_CHARACTERS: Final = 100
 MAX_PLACE_CHARACTERS: Final = 200
 MAX_HOST_CHARACTERS: Final = 253
+MAX_PATH_CHARACTERS: Final = 200
+MAX_TRACEBACK_CHARACTERS: Final = 16_384
 
 AttemptOutcome: TypeAlias = Literal["raised", "timed_out", "expired", "worker_died", "given_back"]
 """How an attempt ended: its handler raised, or ran beyond its timeout; nobody renewed its lease; its worker died, or
@@ -46,6 +49,8 @@ class Failure:
         message: at most 500 characters, without payloads and secrets.
         place: the line of code, as `tasks.py:14`; at most 200 characters.
         host: the host of the worker; at most 253 characters.
+        error_path: by what the class is imported, as `shop.errors.PaymentError`; at most 200 characters.
+        traceback: as Python prints it, without payloads and secrets; at most 16,384 characters.
     """
 
     outcome: Literal["raised", "timed_out", "worker_died", "given_back"] = "raised"
@@ -53,6 +58,8 @@ class Failure:
     message: str = ""
     place: str = ""
     host: str = ""
+    error_path: str = ""
+    traceback: str = ""
 
     @property
     def text(self) -> str:
@@ -67,7 +74,7 @@ class Failure:
 
 @value
 class Attempt:
-    """A lease that ended without its task being deleted: see `Failure`."""
+    """A lease that ended without its task being deleted: see `Failure`. Only a task's last one has its traceback."""
 
     lease_number: int
     worker: str
@@ -78,6 +85,8 @@ class Attempt:
     message: str = ""
     place: str = ""
     host: str = ""
+    error_path: str = ""
+    traceback: str = ""
 
     @property
     def text(self) -> str:
@@ -110,6 +119,8 @@ def check_failure(failure: object) -> None:
         ("message", failure.message, MAX_MESSAGE_CHARACTERS),
         ("place", failure.place, MAX_PLACE_CHARACTERS),
         ("host", failure.host, MAX_HOST_CHARACTERS),
+        ("error_path", failure.error_path, MAX_PATH_CHARACTERS),
+        ("traceback", failure.traceback, MAX_TRACEBACK_CHARACTERS),
     ):
         if not isinstance(text, str):
             raise InvalidRequestError(f"{name} of a failure must be text: {type(text).__name__} given")
@@ -122,13 +133,21 @@ def check_failure(failure: object) -> None:
 
 
 def failure_text(failure: Failure) -> str:
-    """Return the last five fields of an attempt's line, as JSON without brackets.
+    """Return the last fields of an attempt's line, as JSON without brackets, and what follows it.
 
-    A store puts the first four before them: `[lease_number,worker,began_at,ended_at,` and the worker as JSON.
+    A store puts the first four before them, `[lease_number,worker,began_at,ended_at,` with the worker as JSON, and `]`
+    behind them. A traceback is an array of its own behind the line and a tab: a store cuts the text there before it
+    appends the next line (ADR 104).
     """
-    return _json([failure.outcome, failure.error, failure.message, failure.place, failure.host])[1:-1]
+    fields: list[object] = [failure.outcome, failure.error, failure.message, failure.place, failure.host]
+    if failure.error_path:
+        fields.append(failure.error_path)
+    text = _json(fields)[1:-1]
+    return f"{text}]{BEFORE_TRACEBACK}{_json([failure.traceback])[:-1]}" if failure.traceback else text
 
 
+BEFORE_TRACEBACK: Final = "\t"
+"""Between the last line and its traceback; JSON has it escaped."""
 EXPIRED_TEXT: Final = '"expired","","","",""'
 """The last five fields of the line of an attempt whose lease expired: see `failure_text`."""
 
@@ -147,21 +166,33 @@ def attempts_text(attempts: Sequence[Attempt]) -> str | None:
                 attempt.message,
                 attempt.place,
                 attempt.host,
+                *([attempt.error_path] if attempt.error_path else []),
             ]
         )
         for attempt in attempts
     ]
-    return "\n".join(lines) if lines else None
+    if not lines:
+        return None
+    traceback = attempts[-1].traceback
+    return "\n".join(lines) + (f"{BEFORE_TRACEBACK}{_json([traceback])}" if traceback else "")
 
 
 def attempts_of(text: str | None) -> tuple[Attempt, ...]:
     """Parse what `attempts_text` wrote."""
-    return tuple(Attempt(*json.loads(line)) for line in text.split("\n")) if text else ()
+    if not text:
+        return ()
+    lines = text.split("\n")
+    found = [Attempt(*json.loads(line.partition(BEFORE_TRACEBACK)[0])) for line in lines]
+    _, _, traceback = lines[-1].partition(BEFORE_TRACEBACK)
+    if traceback:
+        found[-1] = replace(found[-1], traceback=json.loads(traceback)[0])
+    return tuple(found)
 
 
 def with_attempt(attempts: Sequence[Attempt], attempt: Attempt) -> tuple[Attempt, ...]:
-    """Return the attempts with one more, without the oldest where there are too many."""
-    return (*attempts, attempt)[-MAX_ATTEMPTS:]
+    """Return the attempts with one more, without the oldest where there are too many, and without their tracebacks."""
+    before = [replace(one, traceback="") if one.traceback else one for one in attempts]
+    return (*before, attempt)[-MAX_ATTEMPTS:]
 
 
 _json: Final[Callable[[list[object]], str]] = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode

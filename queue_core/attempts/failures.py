@@ -14,14 +14,27 @@ from queue_core.attempts.attempt import (
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,
     MAX_MESSAGE_CHARACTERS,
+    MAX_PATH_CHARACTERS,
     MAX_PLACE_CHARACTERS,
+    MAX_TRACEBACK_CHARACTERS,
     Failure,
 )
-from queue_core.attempts.error_text import MAX_RAW_CHARACTERS, leaves_of, links_of, name_of, text_of
-from queue_core.attempts.redaction import redacted
+from queue_core.attempts.error_text import (
+    MAX_RAW_CHARACTERS,
+    TracebackPart,
+    leaves_of,
+    links_of,
+    name_of,
+    path_of,
+    text_of,
+    traceback_parts,
+)
+from queue_core.attempts.redaction import redacted, redacted_parts
 
 MAX_ERRORS_OF_GROUP: Final = 3
 """Errors of an `ExceptionGroup` that a message has at most."""
+MAX_TRACEBACK_CALLS: Final = 100
+"""Innermost calls of each exception that a kept traceback has at most."""
 MAX_FRAMES: Final = 50
 """Innermost calls among which the place of an error is looked for."""
 
@@ -42,11 +55,28 @@ def failure_of(
     error = cast("BaseException", error)
     return Failure(
         outcome,
-        name_of(type(error))[:MAX_ERROR_CHARACTERS],
+        _clean(name_of(type(error)))[:MAX_ERROR_CHARACTERS],
         failure_message(_text_of(error), payloads),
         place_of(error, otherwise=otherwise),
         host_name(),
+        _clean(path_of(type(error)))[:MAX_PATH_CHARACTERS],
+        "" if outcome == "given_back" else whole_traceback(error, payloads),
     )
+
+
+def whole_traceback(error: BaseException, payloads: Sequence[bytes] = ()) -> str:
+    """Return an error's traceback, redacted; where it is too long, without libraries' calls, then without the first."""
+    parts = traceback_parts(error, limit=MAX_TRACEBACK_CALLS)
+    if _length(parts) > MAX_TRACEBACK_CHARACTERS:
+        parts = [part for part in parts if not part.filename or not is_library(part.filename)]
+    while len(parts) > 1 and _length(parts) > MAX_TRACEBACK_CHARACTERS:
+        parts = parts[max(1, len(parts) // 10) :]
+    text = _clean(redacted_parts([part.text for part in parts], payloads))
+    return text if len(text) <= MAX_TRACEBACK_CHARACTERS else f"{text[: MAX_TRACEBACK_CHARACTERS - 3]}..."
+
+
+def _length(parts: Sequence[TracebackPart]) -> int:
+    return sum(len(part.text) for part in parts)
 
 
 def as_failure(error: "Failure | BaseException | str", payloads: Sequence[bytes] = ()) -> Failure:

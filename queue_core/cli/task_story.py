@@ -201,6 +201,9 @@ def story_lines(
         said = lease.error or (ends.get(lease.worker, "") if lease.outcome == "expired" else "")
         if said:
             yield f"       {' '.join(said.split())}"
+    if story.task is not None and story.task.attempts and story.task.attempts[-1].traceback:
+        yield "  traceback of the last attempt:"
+        yield from (f"    {line}" for line in story.task.attempts[-1].traceback.splitlines())
     if story.task is not None and story.task.state is TaskState.DEAD:
         last = story.leases[-1].worker if story.leases else ""
         named = "its last lease" if last in ends else "the reason"

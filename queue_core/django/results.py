@@ -98,7 +98,9 @@ def finished_result(task: DjangoTask, leases: Sequence[FinishedLease], *, backen
 
 
 def _error(attempt: Attempt) -> TaskError:
-    """Return an attempt as an error. Only the class's name is kept, so its module is known for built-in ones only."""
+    """Return an attempt as an error; of an older worker's only the class's name is known, unless it is built in."""
+    if attempt.error_path:
+        return TaskError(exception_class_path=attempt.error_path, traceback=attempt.traceback or attempt.text)
     is_builtin = isinstance(getattr(builtins, attempt.error, None), type)
     path = f"builtins.{attempt.error}" if is_builtin else attempt.error or "builtins.Exception"
     return TaskError(exception_class_path=path, traceback=attempt.text)

@@ -18,7 +18,9 @@ from queue_core.attempts.attempt import (
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,
     MAX_MESSAGE_CHARACTERS,
+    MAX_PATH_CHARACTERS,
     MAX_PLACE_CHARACTERS,
+    MAX_TRACEBACK_CHARACTERS,
     WORDS,
     Attempt,
     AttemptOutcome,
@@ -460,6 +462,8 @@ def _attempt(json: object, number: int) -> Attempt:
             found.text("message", "", most=MAX_MESSAGE_CHARACTERS),
             found.text("place", "", most=MAX_PLACE_CHARACTERS),
             found.text("host", "", most=MAX_HOST_CHARACTERS),
+            found.text("error_path", "", most=MAX_PATH_CHARACTERS),
+            found.text("traceback", "", most=MAX_TRACEBACK_CHARACTERS),
         )
         found.end()
     except BadFieldError as error:

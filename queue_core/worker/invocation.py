@@ -227,7 +227,7 @@ class Invocation:
             message=failure.message,
             place=failure.place,
             **self._retry_fields(),
-            traceback=traceback_without(error, self.tasks),
+            traceback=failure.traceback,
         )
         return InvocationFailed(remaining, backoff=self.handler.retry, failure=failure)
 

@@ -17,7 +17,9 @@ from queue_core.attempts.attempt import (
     MAX_ERROR_CHARACTERS,
     MAX_HOST_CHARACTERS,
     MAX_MESSAGE_CHARACTERS,
+    MAX_PATH_CHARACTERS,
     MAX_PLACE_CHARACTERS,
+    MAX_TRACEBACK_CHARACTERS,
     WORKER_DIED,
     Failure,
 )
@@ -100,14 +102,29 @@ class FailureIn(RequestBody):
     message: str = Field("", description=f"At most {MAX_MESSAGE_CHARACTERS} characters.")
     place: str = Field("", description=f"As `tasks.py:14`; at most {MAX_PLACE_CHARACTERS} characters.")
     host: str = Field("", description=f"The worker's; at most {MAX_HOST_CHARACTERS} characters.")
+    error_path: str = Field("", description=f"As `shop.errors.PaymentError`; at most {MAX_PATH_CHARACTERS} characters.")
+    traceback: str = Field("", description=f"At most {MAX_TRACEBACK_CHARACTERS} characters; kept of the last attempt.")
 
     def value(self, outcome: Literal["raised", "worker_died"]) -> Failure:
         """Return it as a value; `outcome`: where it says none."""
-        return Failure(self.outcome or outcome, self.error, self.message, self.place, self.host)
+        return Failure(
+            self.outcome or outcome,
+            self.error,
+            self.message,
+            self.place,
+            self.host,
+            self.error_path,
+            self.traceback,
+        )
 
     def colons(self) -> int:
         """See `RequestBody.colons`."""
-        return sum([text.count(":") for text in (self.error, self.message, self.place, self.host)])
+        return sum(
+            [
+                text.count(":")
+                for text in (self.error, self.message, self.place, self.host, self.error_path, self.traceback)
+            ]
+        )
 
 
 class ReleaseRequest(RequestBody):

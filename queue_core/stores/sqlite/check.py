@@ -11,9 +11,10 @@ from queue_core.stores.sqlite.driver import SqliteConnection
 from queue_core.verbs import Check
 
 MAX_PROBLEMS = 50
-_ATTEMPT_FIELDS = len(fields(Attempt))
+_ATTEMPT_FIELDS = len(fields(Attempt)) - 1
+"""Those of a line: the traceback is behind it, and the path of the class may be left out."""
 _SAMPLE_FIELDS = len(get_args(Sample))
-_ATTEMPTS = "'[' || replace(attempts, char(10), ',') || ']'"
+_ATTEMPTS = "'[' || replace(substr(attempts, 1, instr(attempts || char(9), char(9)) - 1), char(10), ',') || ']'"
 
 _RECOUNT = (
     "sum(state <= 0) AS ready, sum(state = 1) AS delayed, sum(state = 2) AS leased, sum(state = 3) AS dead,"
@@ -144,8 +145,8 @@ _INVARIANTS = (
             " WHERE CASE WHEN json_valid(attempts) THEN"
             f" json_array_length(attempts) NOT BETWEEN 1 AND {MAX_ATTEMPTS}"
             " OR EXISTS (SELECT 1 FROM json_each(attempts)"
-            f" WHERE CASE type WHEN 'array' THEN json_array_length(value) IS NOT {_ATTEMPT_FIELDS} ELSE 1 END)"
-            " ELSE 1 END"
+            f" WHERE CASE type WHEN 'array' THEN json_array_length(value)"
+            f" NOT BETWEEN {_ATTEMPT_FIELDS - 1} AND {_ATTEMPT_FIELDS} ELSE 1 END) ELSE 1 END"
         ),
     ),
     (

@@ -7,10 +7,11 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text
+from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text, with_attempt
 from queue_core.clock import Instant, after
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
@@ -38,11 +39,13 @@ COLUMNS = (
 )
 _CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
 _WRITE = f"UPDATE tasks SET {_CHANGED} WHERE id = ?"  # noqa: S608
+_LINES = "substr(attempts, 1, instr(attempts || char(9), char(9)) - 1)"
+"""The lines of the attempts without the traceback behind them."""
 _WRITE_ENDED = (
     f"UPDATE tasks SET {_CHANGED}, attempts = CASE WHEN attempts IS NULL THEN ?10"  # noqa: S608
     f" WHEN length(attempts) - length(replace(attempts, char(10), '')) >= {MAX_ATTEMPTS - 1}"
-    " THEN substr(attempts, instr(attempts, char(10)) + 1) || char(10) || ?10"
-    " ELSE attempts || char(10) || ?10 END WHERE id = ?9"
+    f" THEN substr({_LINES}, instr(attempts, char(10)) + 1) || char(10) || ?10"
+    f" ELSE {_LINES} || char(10) || ?10 END WHERE id = ?9"
 )
 """Appends a line to the attempts, without the first where there are as many as are kept; parses none of them."""
 _REPORT = "UPDATE tasks SET progress = coalesce(?, progress), checkpoint = coalesce(?, checkpoint) WHERE id = ?"
@@ -145,7 +148,7 @@ def completed(
         task,
         payload=payload,
         headers=headers_of(headers),
-        attempts=(*attempts_of(attempts), *task.attempts)[-MAX_ATTEMPTS:],
+        attempts=reduce(with_attempt, task.attempts, attempts_of(attempts)),
         progress=progress_of(progress),
         checkpoint=checkpoint,
     )

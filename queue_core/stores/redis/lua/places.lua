@@ -144,7 +144,7 @@ function keep_attempt(queue, member, held, ended_at, failure)
   local line = '[' .. text_of(held.leases) .. ',' .. json_of(held.worker) .. ',' .. text_of(held.leased_at) .. ','
     .. text_of(ended_at) .. ',' .. failure .. ']'
   if is_set(held.flags, HAS_ATTEMPTS) then
-    local kept = call('HGET', queue.key, field)
+    local kept = string.match(call('HGET', queue.key, field), '^[^\t]*')  -- a traceback is of the last one only
     local _, more = string.gsub(kept, '\n', '')
     if more + 1 >= MOST_ATTEMPTS then kept = sub(kept, string.find(kept, '\n', 1, true) + 1) end
     line = kept .. '\n' .. line

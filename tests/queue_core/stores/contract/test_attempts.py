@@ -1,10 +1,11 @@
 """Every store keeps what a task has beside its payload: headers, attempts, progress, checkpoint, and its history."""
 
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
-from queue_core.attempts.attempt import GIVEN_BACK, MAX_ATTEMPTS, WORDS, Attempt, Failure
+from queue_core.attempts.attempt import GIVEN_BACK, MAX_ATTEMPTS, MAX_TRACEBACK_CHARACTERS, WORDS, Attempt, Failure
 from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
@@ -249,6 +250,44 @@ def test_all_of_it_survives_a_new_start_and_a_move(store: Store) -> None:
     (moved,) = peek(store, queue="other")
     assert (moved.headers, moved.attempts) == (HEADERS, task.attempts)
     assert (moved.progress, moved.checkpoint) == (Progress(0.5, "half"), b"half")
+
+
+TRACED = replace(
+    BAD_WIDTH, error_path="shop.errors.WidthError", traceback='Traceback:\n\t"ü"\n  File "a.py"\nWidthError: \\t'
+)
+
+
+def test_the_last_attempt_alone_has_its_traceback(store: Store) -> None:
+    a_queue(store, max_leases=20)
+    add(store, NewTask(b"x", name="job"))
+    for number in range(1, MAX_ATTEMPTS + 3):
+        traced = replace(TRACED, traceback=f"{TRACED.traceback} {number}")
+        release(store, work(store).token, traced)
+        attempts = only(store).attempts
+        assert attempts[-1].traceback == traced.traceback
+        assert {one.traceback for one in attempts[:-1]} <= {""}
+        assert {one.error_path for one in attempts} == {"shop.errors.WidthError"}
+    assert [one.lease_number for one in attempts] == list(range(3, MAX_ATTEMPTS + 3))
+    assert store.check().problems == ()
+    work(store, seconds=1)
+    expired = only(store, now=at(2)).attempts
+    assert (expired[-1].outcome, expired[-1].traceback) == ("expired", "")
+    assert {one.traceback for one in expired} == {""}
+    release(store, work(store, now=at(2)).token, TRACED, now=at(2))
+    assert only(store, now=at(2)).attempts[-1].traceback == TRACED.traceback
+
+
+@pytest.mark.parametrize("failure", [TRACED, replace(TRACED, traceback="x" * MAX_TRACEBACK_CHARACTERS)])
+def test_a_traceback_stays_with_a_dead_task_and_moves_with_it(store: Store, failure: Failure) -> None:
+    a_queue(store, max_leases=1)
+    add(store, NewTask(b"x", name="job"))
+    release(store, work(store).token, failure)
+    task = only(store)
+    assert (task.state, task.attempts[-1].traceback) == (TaskState.DEAD, failure.traceback)
+    a_queue(store, "other")
+    restore(store, task, queue="other")
+    (moved,) = peek(store, queue="other")
+    assert moved.attempts == task.attempts
 
 
 # -- history ---------------------------------------------------------------------------------------------------------
