@@ -1,6 +1,7 @@
 """Whatever a handler raises costs its task one attempt, and ends it: an exception's own code can't stop a worker."""
 
 import asyncio
+import json
 from collections.abc import Callable, Iterator
 from threading import Event
 from typing import cast
@@ -8,6 +9,7 @@ from typing import cast
 import pytest
 
 from queue_core.attempts import error_text
+from queue_core.attempts.attempt import MAX_TRACEBACK_CHARACTERS
 from queue_core.attempts.error_text import MAX_RAW_CHARACTERS
 from queue_core.attempts.failures import failure_of
 from queue_core.attempts.redaction import redacted_traceback
@@ -236,3 +238,47 @@ def test_a_text_that_hangs_is_left_and_not_made_again_meanwhile(monkeypatch: pyt
     finally:
         may_end.set()
     eventually(lambda: failure_of(HangingError()).message == "at last")
+
+
+class PaymentError(Exception):
+    pass
+
+
+@both_kinds
+def test_the_whole_traceback_and_the_path_of_the_class_are_kept_with_the_last_attempt(
+    store: tuple[LocalQueues, LocalQueue], kind: str
+) -> None:
+    queues, queue = store
+    app = App()
+
+    def pay(card: str) -> None:
+        try:
+            raise KeyError("ledger")
+        except KeyError as error:
+            raise PaymentError(f"card {card}") from error
+
+    app.task(queue="q")(plain_or_async(kind, lambda task: pay(task.text)))
+    queue.add(b"4711-0815-4711")
+    with running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().dead == 1)
+    first, last = queue.peek().tasks[0].attempts
+    assert first.traceback == ""
+    assert last.error_path == f"{__name__}.PaymentError"
+    lines = last.traceback.splitlines()
+    assert "KeyError: 'ledger'" in lines
+    assert any(line.endswith("in pay") for line in lines)
+    assert lines[-1] == f"{__name__}.PaymentError: card <payload>"
+
+
+def test_a_long_traceback_keeps_the_users_calls_and_its_end() -> None:
+    def deep(number: int) -> None:
+        if number:
+            json.loads("[]", object_hook=None) if number % 2 else deep(number - 1)
+        raise ValueError("y" * 15_000)
+
+    with pytest.raises(ValueError, match="y") as caught:
+        deep(40)
+    text = failure_of(caught.value).traceback
+    assert len(text) <= MAX_TRACEBACK_CHARACTERS
+    assert text.rstrip().endswith("yyy")
+    assert "in deep" in text
