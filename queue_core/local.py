@@ -27,7 +27,7 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
-from queue_core.stats import FinishedLease, History, QueueStats, Removal, TagStats
+from queue_core.stats import FinishedLease, History, QueueStats, TagStats, TaskRemoval
 from queue_core.store import Subscription, Unit, unit_of_lease
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
@@ -173,7 +173,7 @@ class LocalQueue:
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """See `Queue.delete_by_name`."""
-        listed, removal = as_names(names), Removal(f"deleted by {this_program()}")
+        listed, removal = as_names(names), TaskRemoval(f"deleted by {this_program()}")
         return self._service.run(lambda work: work.delete_by_name(self._name, listed, removal=removal))
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:

@@ -11,7 +11,7 @@ from typing import Literal
 from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import FinishedLease, LeaseOutcome, Removal
+from queue_core.stats import FinishedLease, LeaseOutcome, TaskRemoval
 from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
 
 
@@ -269,7 +269,7 @@ def delete(task: StoredTask, *, now: Instant) -> LeaseEnd:
     return LeaseEnd(finished_lease(task, "deleted", ended_at=now), None)
 
 
-def remove(task: StoredTask, removal: Removal, *, now: Instant) -> LeaseEnd:
+def remove(task: StoredTask, removal: TaskRemoval, *, now: Instant) -> LeaseEnd:
     """End a current lease by deleting its task without its token: it is not done, unless its holder deletes it."""
     if removal.finishes(task.worker):
         return delete(task, now=now)

@@ -109,7 +109,7 @@ class FinishedLease:
 
 
 @value
-class Removal:
+class TaskRemoval:
     """Why tasks are deleted without the tokens of their leases, and by whom.
 
     Args:
@@ -126,8 +126,8 @@ class Removal:
         return self.holder == worker
 
 
-DELETED_BY_NAME: Final = Removal()
-PURGED: Final = Removal("purged")
+DELETED_BY_NAME: Final = TaskRemoval()
+PURGED: Final = TaskRemoval("purged")
 
 
 @dataclass(frozen=True, slots=True)

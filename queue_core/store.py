@@ -19,9 +19,9 @@ from queue_core.stats import (
     History,
     LiveLease,
     QueueStats,
-    Removal,
     Samples,
     TagStats,
+    TaskRemoval,
     WaitingTask,
 )
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
@@ -128,14 +128,14 @@ class Transaction(Protocol):
         """
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """Delete tasks in any state, without checking leases (App Engine's delete).
 
         A lease that ends by it is recorded as `removed`, and counts as no deletion, unless its holder deletes the task.
         """
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         """Delete up to `limit` tasks of these tags in any state but dead; call again until it returns 0.
 
         Their given names stay taken for the retention time.

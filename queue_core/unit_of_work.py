@@ -25,8 +25,8 @@ from queue_core.stats import (
     FinishedLease,
     History,
     QueueStats,
-    Removal,
     TagStats,
+    TaskRemoval,
     WaitingTask,
     group_upcoming,
 )
@@ -445,7 +445,7 @@ class UnitOfWork(Outbox):
         queue: str,
         names: Sequence[str],
         *,
-        removal: Removal = DELETED_BY_NAME,
+        removal: TaskRemoval = DELETED_BY_NAME,
         call: ClientCall | None = None,
     ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """Delete tasks by name without checking their leases."""
@@ -466,7 +466,9 @@ class UnitOfWork(Outbox):
         )
         return outcomes
 
-    def purge(self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"], removal: Removal = PURGED) -> int:
+    def purge(
+        self, queue: str, tags: TagFilter, *, dead: Literal["keep", "only"], removal: TaskRemoval = PURGED
+    ) -> int:
         """Purge one chunk; call again in a new unit of work until it returns 0."""
         check_filter(tags)
         check_choice("dead", dead, ("keep", "only"))

@@ -15,7 +15,7 @@ from queue_core.calls.once import recognised
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError
 from queue_core.process.wording import counted
 from queue_core.service import Operation
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.stores.idempotency import encode_refusal, raise_refusal
 from queue_core.task import TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -104,7 +104,7 @@ def purge_pieces(queue: str, tags: TagFilter, *, dead: Literal["keep", "only"], 
     """Return the pieces of a purge."""
 
     def run(piece: Piece) -> tuple[int, bool]:
-        count = piece.work.purge(queue, tags, dead=dead, removal=Removal(f"purged by {by}"))
+        count = piece.work.purge(queue, tags, dead=dead, removal=TaskRemoval(f"purged by {by}"))
         return count, not count
 
     return run

@@ -10,7 +10,7 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_tag
 from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Page, Release
@@ -146,7 +146,7 @@ def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Targe
     names = [task.name for task in tasks]
     match action:
         case "delete":
-            return work.delete_by_name(queue, names, removal=Removal(f"deleted by {by}")).count("deleted")
+            return work.delete_by_name(queue, names, removal=TaskRemoval(f"deleted by {by}")).count("deleted")
         case "redrive":
             return work.redrive(queue, names, ANY)
         case "release":

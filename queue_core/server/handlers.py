@@ -32,7 +32,7 @@ from queue_core.server.open_calls import a_long_wait
 from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.stats import FinishedLease, QueueStats, Removal, WorkerActivity
+from queue_core.stats import FinishedLease, QueueStats, TaskRemoval, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Storage
@@ -166,7 +166,7 @@ async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameO
     names = call.read(schemas.NamesRequest).names
 
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        return work.delete_by_name(call.queue, names, removal=Removal(f"deleted by {call.who}"), call=client_call)
+        return work.delete_by_name(call.queue, names, removal=TaskRemoval(f"deleted by {call.who}"), call=client_call)
 
     outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))
     if deleted := outcomes.count("deleted"):

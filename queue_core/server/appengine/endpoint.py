@@ -30,7 +30,7 @@ from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.problems import Problem
 from queue_core.service import Operation
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted
@@ -270,12 +270,12 @@ class AppEngineEndpoint:
 
     async def _delete(self, request: FastRequest, payload: bytes) -> bytes:
         worker = _worker(request)
-        removal = Removal(f"deleted by {worker or _CLIENT}", holder=worker)
+        removal = TaskRemoval(f"deleted by {worker or _CLIENT}", holder=worker)
         return b"".join([await self._committer.run(operation) for operation in leasing.deletions(payload, removal)])
 
     async def _purge(self, _request: FastRequest, payload: bytes) -> bytes:
         queue = queues.request_of(payload)
-        removal = Removal(f"purged by {_CLIENT}")
+        removal = TaskRemoval(f"purged by {_CLIENT}")
         while await self._committer.run(lambda unit: unit.purge(queue, ANY, dead="keep", removal=removal)):
             pass
         return b""

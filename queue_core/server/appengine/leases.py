@@ -21,7 +21,7 @@ from queue_core.server.appengine.fields import (
 from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted, PayloadAllowance, Renewal
@@ -165,7 +165,7 @@ _OUTCOMES = {
 }
 
 
-def deletions(payload: bytes, removal: Removal) -> list[Operation[bytes]]:
+def deletions(payload: bytes, removal: TaskRemoval) -> list[Operation[bytes]]:
     """Handle `TaskQueueService.Delete`, which deletes leased tasks, too: by it a worker says that its task is done.
 
     Returns an operation per 1000 tasks; their responses, joined, are one response.
@@ -180,7 +180,7 @@ def deletions(payload: bytes, removal: Removal) -> list[Operation[bytes]]:
     ]
 
 
-def _deletion(queue: str, raw_names: Sequence[bytes], removal: Removal) -> Operation[bytes]:
+def _deletion(queue: str, raw_names: Sequence[bytes], removal: TaskRemoval) -> Operation[bytes]:
     names = [possible_name(name) for name in raw_names]
     possible = [name for name in names if name is not None]
 

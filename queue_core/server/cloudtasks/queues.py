@@ -25,7 +25,7 @@ from queue_core.server.cloudtasks.masks import check_mask, covers, masked
 from queue_core.server.cloudtasks.messages import PAUSED, RUNNING
 from queue_core.server.cloudtasks.names import QueueName, parse_place, parse_queue
 from queue_core.server.state import ServerState
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, QueueSpec
 from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
 
@@ -195,7 +195,7 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
         stats = unit.stats(name.queue, ANY)
         return stats.pending, unit.now
 
-    removal = Removal(f"purged by {described(call.caller)}")
+    removal = TaskRemoval(f"purged by {described(call.caller)}")
     count, began_at = await core.committer.run(begin)
     for _ in range(count // PURGE_CHUNK + 1):
         if not await core.committer.run(lambda unit: unit.purge(name.queue, ANY, dead="keep", removal=removal)):

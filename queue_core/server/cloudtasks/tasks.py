@@ -18,7 +18,7 @@ from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, in
 from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
 from queue_core.server.state import ServerState
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, NewTask, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
@@ -181,7 +181,7 @@ def _page(
 
 async def delete_task(core: ServerState, call: CloudTasksCall) -> Values:
     name = parse_task(call.fields.text("name"), field="name")
-    removal = Removal(f"deleted by {described(call.caller)}")
+    removal = TaskRemoval(f"deleted by {described(call.caller)}")
 
     def operation(unit: UnitOfWork) -> None:
         call.authorize(unit, name.parent.queue, "delete")

@@ -30,7 +30,7 @@ from queue_core.server.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.stats import Removal
+from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import PayloadAllowance, Renewal
@@ -200,7 +200,7 @@ async def patch(core: ServerState, call: TaskqueueCall) -> Json:
 
 async def delete(core: ServerState, call: TaskqueueCall) -> None:
     """Delete a task by its name, even when another worker leases it. A task that does not exist is no error."""
-    removal = Removal(f"deleted by {described(call.caller)}", holder=_worker(call))
+    removal = TaskRemoval(f"deleted by {described(call.caller)}", holder=_worker(call))
 
     def operation(unit: UnitOfWork) -> None:
         _authorized_queue(unit, call, "delete")

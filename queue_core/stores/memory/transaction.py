@@ -15,9 +15,9 @@ from queue_core.stats import (
     History,
     LiveLease,
     QueueStats,
-    Removal,
     Samples,
     TagStats,
+    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
@@ -249,7 +249,7 @@ class MemoryTransaction:
             return outcomes, Granted((), refused=True)
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[NameOutcome]:
         contents = self._open(queue)
         contents.expire(now=now)
@@ -257,7 +257,7 @@ class MemoryTransaction:
         contents.update_lanes(now=now)
         return outcomes
 
-    def _delete_named(self, contents: MemoryQueue, name: str, removal: Removal, *, now: Instant) -> NameOutcome:
+    def _delete_named(self, contents: MemoryQueue, name: str, removal: TaskRemoval, *, now: Instant) -> NameOutcome:
         task = contents.named(name)
         if task is None:
             return "tombstoned" if contents.tombstones.get(name, now) > now else "unknown"
@@ -271,7 +271,7 @@ class MemoryTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, removal, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
@@ -282,7 +282,7 @@ class MemoryTransaction:
         queue: str,
         tags: TagFilter,
         states: frozenset[TaskState],
-        removal: Removal,
+        removal: TaskRemoval,
         *,
         limit: int,
         now: Instant,

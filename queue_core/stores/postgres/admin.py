@@ -7,7 +7,7 @@ from queue_core.attempts.attempt import Failure, failure_text
 from queue_core.clock import Instant, after
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import PURGED, FinishedLease, Removal
+from queue_core.stats import PURGED, FinishedLease, TaskRemoval
 from queue_core.store import Kept
 from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
@@ -83,7 +83,7 @@ _KEEP_ALWAYS = Statement(
 
 
 def delete_by_name(
-    session: PostgresSession, queue: str, names: Sequence[str], removal: Removal, *, now: Instant
+    session: PostgresSession, queue: str, names: Sequence[str], removal: TaskRemoval, *, now: Instant
 ) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     ((refusal, detail, xid, outcomes),) = session.rows(_DELETE_NAMED, queue, now, names, removal.reason, removal.holder)
@@ -124,7 +124,7 @@ def purge(
     queue: str,
     tags: TagFilter,
     states: Sequence[int],
-    removal: Removal = PURGED,
+    removal: TaskRemoval = PURGED,
     *,
     limit: int,
     now: Instant,

@@ -8,7 +8,7 @@ from typing import Literal
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import PURGED, Removal
+from queue_core.stats import PURGED, TaskRemoval
 from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
@@ -66,7 +66,7 @@ _WORKERS_PER_CALL = 1000
 
 
 def delete_by_name(
-    calls: Calls, queue: str, names: Sequence[str], removal: Removal, *, now: Instant
+    calls: Calls, queue: str, names: Sequence[str], removal: TaskRemoval, *, now: Instant
 ) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     data = calls.change(
@@ -85,7 +85,7 @@ def purge(
     queue: str,
     tags: TagFilter,
     which: Literal["alive", "dead"],
-    removal: Removal = PURGED,
+    removal: TaskRemoval = PURGED,
     *,
     limit: int,
     now: Instant,

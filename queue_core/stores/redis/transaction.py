@@ -12,9 +12,9 @@ from queue_core.stats import (
     History,
     LiveLease,
     QueueStats,
-    Removal,
     Samples,
     TagStats,
+    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
@@ -103,11 +103,11 @@ class RedisTransaction:
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[NameOutcome]:
         return admin.delete_by_name(self._calls, queue, names, removal, now=now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         return admin.purge(self._calls, queue, tags, "alive", removal, limit=limit, now=now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:

@@ -12,7 +12,7 @@ from typing import Literal
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import PURGED, Removal
+from queue_core.stats import PURGED, TaskRemoval
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.counters import DEAD, DELAYED, DELETED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Row, SqliteConnection
@@ -134,7 +134,7 @@ def delete_queue(session: SqliteSession, name: str) -> int:
 
 
 def delete_by_name(
-    session: SqliteSession, name: str, names: Sequence[str], removal: Removal, *, now: Instant
+    session: SqliteSession, name: str, names: Sequence[str], removal: TaskRemoval, *, now: Instant
 ) -> list[NameOutcome]:
     """See `Transaction.delete_by_name`."""
     queue = session.open_queue(name)
@@ -143,7 +143,9 @@ def delete_by_name(
     return [_delete_named(session, queue, given, removal, now=now) for given in names]
 
 
-def _delete_named(session: SqliteSession, queue: QueueRow, name: str, removal: Removal, *, now: Instant) -> NameOutcome:
+def _delete_named(
+    session: SqliteSession, queue: QueueRow, name: str, removal: TaskRemoval, *, now: Instant
+) -> NameOutcome:
     row = _row_after_expiry(session, queue, name, now=now)
     if row is None:
         return "tombstoned" if refusal_of_name(session.connection, queue, name, now=now) else "unknown"
@@ -183,7 +185,7 @@ def purge(
     name: str,
     tags: TagFilter,
     states: Iterable[TaskState],
-    removal: Removal = PURGED,
+    removal: TaskRemoval = PURGED,
     *,
     limit: int,
     now: Instant,

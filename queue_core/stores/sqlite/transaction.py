@@ -12,9 +12,9 @@ from queue_core.stats import (
     History,
     LiveLease,
     QueueStats,
-    Removal,
     Samples,
     TagStats,
+    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
@@ -140,11 +140,11 @@ class SqliteTransaction:
     # -- administrators -------------------------------------------------------------------------------------------
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[NameOutcome]:
         return self._updated(admin.delete_by_name(self._at(now), queue, names, removal, now=now), now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         return self._updated(admin.purge(self._at(now), queue, tags, _ALIVE, removal, limit=limit, now=now), now)
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:

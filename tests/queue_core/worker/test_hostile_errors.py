@@ -253,7 +253,7 @@ def test_the_whole_traceback_and_the_path_of_the_class_are_kept_with_the_last_at
 
     def pay(card: str) -> None:
         try:
-            raise KeyError("ledger")
+            raise KeyError("ledger")  # noqa: TRY301
         except KeyError as error:
             raise PaymentError(f"card {card}") from error
 

@@ -23,9 +23,9 @@ from queue_core.stats import (
     History,
     LiveLease,
     QueueStats,
-    Removal,
     Samples,
     TagStats,
+    TaskRemoval,
     WaitingTask,
     positions_of,
 )
@@ -369,7 +369,7 @@ class ShardedTransaction:
     # -- administration -------------------------------------------------------------------------------------------
 
     def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: Removal = DELETED_BY_NAME, now: Instant
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[NameOutcome]:
         sharded = self._shard_map.of(queue)
         if sharded is None:
@@ -381,7 +381,7 @@ class ShardedTransaction:
             parts.append((positions, self._plain.delete_by_name(shard, inner, removal=removal, now=now)))
         return in_order(len(names), parts)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: Removal = PURGED, now: Instant) -> int:
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         return self._purge(
             queue, limit, lambda name, left: self._plain.purge(name, tags, limit=left, removal=removal, now=now)
         )

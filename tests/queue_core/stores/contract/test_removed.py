@@ -3,13 +3,13 @@
 import pytest
 
 from queue_core.clock import START
-from queue_core.stats import FinishedLease, Removal
+from queue_core.stats import FinishedLease, TaskRemoval
 from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from queue_core.verbs import LeaseRequest
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, samples, stats
 
-BY_ANN = Removal("deleted by ann@example.com")
+BY_ANN = TaskRemoval("deleted by ann@example.com")
 
 
 def work(store: Store, count: int = 1, *, worker: str = "w-1") -> list[Lease]:
@@ -52,7 +52,7 @@ def test_a_purge_removes_what_runs(store: Store, tags: TagFilter) -> None:
     add(store, *[NewTask(name=f"t{number}", tag="a") for number in range(3)], NewTask(name="waiting", tag="a"))
     work(store, 3)
     with store.begin() as transaction:
-        assert transaction.purge(QUEUE, tags, limit=10, removal=Removal("purged by ann"), now=at(1)) == 4
+        assert transaction.purge(QUEUE, tags, limit=10, removal=TaskRemoval("purged by ann"), now=at(1)) == 4
     assert [(one.name, one.outcome, one.reason, one.died) for one in recorded(store)] == [
         (f"t{number}", "removed", "purged by ann", False) for number in range(3)
     ]
@@ -65,7 +65,9 @@ def test_a_worker_that_deletes_its_own_task_by_name_has_done_it(store: Store) ->
     work(store, 1, worker="w-1")
     work(store, 1, worker="w-2")
     with store.begin() as transaction:
-        transaction.delete_by_name(QUEUE, ["own", "of another"], removal=Removal("deleted by w-1", "w-1"), now=at(1))
+        transaction.delete_by_name(
+            QUEUE, ["own", "of another"], removal=TaskRemoval("deleted by w-1", "w-1"), now=at(1)
+        )
     assert [(one.name, one.outcome) for one in recorded(store)] == [("of another", "removed"), ("own", "deleted")]
     assert stats(store).deleted_total == 1
 
@@ -75,7 +77,7 @@ def test_an_unnamed_holder_is_a_holder_too(store: Store) -> None:
     work(store, 1, worker="")
     work(store, 1, worker="w-2")
     with store.begin() as transaction:
-        transaction.delete_by_name(QUEUE, ["own", "foreign"], removal=Removal("deleted", ""), now=at(1))
+        transaction.delete_by_name(QUEUE, ["own", "foreign"], removal=TaskRemoval("deleted", ""), now=at(1))
     assert [(one.name, one.outcome) for one in recorded(store)] == [("foreign", "removed"), ("own", "deleted")]
 
 
