@@ -38,8 +38,8 @@ _hanging: dict[type, Thread] = {}
 
 
 @value
-class Links:
-    """What Python keeps with an exception, read past properties of its class."""
+class ExceptionParts:
+    """The parts that Python keeps with an exception, read past properties of its class."""
 
     traceback: TracebackType | None
     cause: BaseException | None
@@ -67,7 +67,7 @@ def path_of(kind: type) -> str:
     return f"{module}.{name}"[:MAX_CLASS_CHARACTERS] if module else name
 
 
-def links_of(error: BaseException) -> Links:
+def parts_of(error: BaseException) -> ExceptionParts:
     """Return the traceback, cause, context and members of an exception."""
     cause = BaseException.__dict__["__cause__"].__get__(error)
     is_hidden = BaseException.__dict__["__suppress_context__"].__get__(error)
@@ -75,7 +75,7 @@ def links_of(error: BaseException) -> Links:
     members: tuple[BaseException, ...] = ()
     if is_kind(error, BaseExceptionGroup):
         members = BaseExceptionGroup.__dict__["exceptions"].__get__(error)
-    return Links(BaseException.__dict__["__traceback__"].__get__(error), cause, context, members)
+    return ExceptionParts(BaseException.__dict__["__traceback__"].__get__(error), cause, context, members)
 
 
 def is_kind(error: BaseException, kind: type | tuple[type, ...]) -> bool:
@@ -100,7 +100,7 @@ def traceback_parts(error: BaseException, *, limit: int, depth: int = 0) -> list
     while one is not None and id(one) not in seen and len(chain) < MAX_ERRORS:
         seen.add(id(one))
         chain.append((one, line))
-        links = links_of(one)
+        links = parts_of(one)
         line = _CAUSE_LINE if links.cause is not None else _CONTEXT_LINE
         one = links.cause or links.context
     parts: list[TracebackPart] = []
@@ -112,7 +112,7 @@ def traceback_parts(error: BaseException, *, limit: int, depth: int = 0) -> list
 
 
 def _parts_of_one(error: BaseException, *, limit: int, depth: int) -> list[TracebackPart]:
-    links = links_of(error)
+    links = parts_of(error)
     parts: list[TracebackPart] = []
     if links.traceback is not None:
         parts.append(TracebackPart("Traceback (most recent call last):\n"))
@@ -238,7 +238,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
     below = [error]
     while below:
         one = below.pop()
-        if members := links_of(one).members:
+        if members := parts_of(one).members:
             below += reversed(members)
         else:
             yield one

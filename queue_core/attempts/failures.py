@@ -23,8 +23,8 @@ from queue_core.attempts.error_text import (
     MAX_RAW_CHARACTERS,
     TracebackPart,
     leaves_of,
-    links_of,
     name_of,
+    parts_of,
     path_of,
     text_of,
     traceback_parts,
@@ -102,8 +102,8 @@ def place_of(error: BaseException, *, otherwise: str = "") -> str:
 
     Of a group it is the line of its first error. `otherwise`: what to return if all lines are libraries'.
     """
-    tracebacks = [links_of(one).traceback for one in leaves_of(error, most=MAX_ERRORS_OF_GROUP)]
-    innermost = next((one for one in tracebacks if one is not None), links_of(error).traceback)
+    tracebacks = [parts_of(one).traceback for one in leaves_of(error, most=MAX_ERRORS_OF_GROUP)]
+    innermost = next((one for one in tracebacks if one is not None), parts_of(error).traceback)
     frames = deque(traceback.walk_tb(innermost), maxlen=MAX_FRAMES)
     lines = [(frame.f_code.co_filename, number or 0) for frame, number in reversed(frames)]
     if otherwise and all(is_library(filename) for filename, _ in lines):

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any, Final
 
 from queue_core.attempts.attempt import Failure
-from queue_core.attempts.error_text import links_of, name_of
+from queue_core.attempts.error_text import name_of, parts_of
 from queue_core.attempts.failures import failure_message, failure_of, host_name
 from queue_core.clock import seconds_between
 from queue_core.worker import events
@@ -376,7 +376,7 @@ def _stop_in_child(loop: asyncio.AbstractEventLoop | None, thread: Thread) -> No
 
 def _invocation_of(error: BaseException) -> Invocation | None:
     """Return the invocation in whose context a callback raised the error that ended the loop."""
-    for frame, _ in traceback.walk_tb(links_of(error).traceback):
+    for frame, _ in traceback.walk_tb(parts_of(error).traceback):
         handle = frame.f_locals.get("self")
         if isinstance(handle, asyncio.Handle):
             task = getattr(getattr(handle, "_callback", None), "__self__", None)

@@ -12,7 +12,7 @@ from typing import Final, Literal
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.attempts.attempt import GIVEN_BACK, MAX_ERROR_CHARACTERS, Failure
-from queue_core.attempts.error_text import is_kind, links_of, name_of
+from queue_core.attempts.error_text import is_kind, name_of, parts_of
 from queue_core.attempts.failures import (
     failure_message,
     failure_of,
@@ -333,7 +333,7 @@ def traceback_without(error: BaseException, tasks: Sequence[Task]) -> str:
 
 def _cause_of(error: BaseException) -> BaseException | None:
     """Return the exception that an `except` block answered by raising `error`, or None."""
-    links = links_of(error)
+    links = parts_of(error)
     return links.cause or links.context
 
 
