@@ -33,6 +33,7 @@ from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewe
 
 if TYPE_CHECKING:
     from queue_core.clock import Instant
+    from queue_core.registrations.present_workers import PresentWorker
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
@@ -356,9 +357,15 @@ class HttpQueues:
         """See `Queues.register`."""
         self._change(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
 
+    def present_workers(self) -> list["PresentWorker"]:
+        """See `Queues.present_workers`."""
+        from queue_core.registrations.present_workers import worker_in
+
+        return [worker_in(one) for one in cast("list[Json]", self._caller.get("/v1/present-workers")["workers"])]
+
     def registrations(self, kind: str) -> list["Registration"]:
         """See `Queues.registrations`."""
-        from queue_core.registrations.registration import Registration  # only supervisors register
+        from queue_core.registrations.registration import Registration  # few programs register
 
         found = self._caller.get(f"/v1/registrations/{quoted(kind)}")["registrations"]
         return [Registration(**one) for one in cast("list[Json]", found)]  # type: ignore[arg-type]

@@ -47,6 +47,7 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
+    from queue_core.registrations.present_workers import PresentWorker
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
@@ -418,7 +419,7 @@ class LocalQueues:
 
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """See `Queues.register`."""
-        from queue_core.registrations import verbs  # only supervisors register
+        from queue_core.registrations import verbs  # few programs register
 
         for attempt in range(1, verbs.TRIES + 1):
             try:
@@ -428,6 +429,12 @@ class LocalQueues:
                     raise
             else:
                 return
+
+    def present_workers(self) -> list["PresentWorker"]:
+        """See `Queues.present_workers`. A store alone does not know lease calls that wait."""
+        from queue_core.registrations.present_workers import present_workers
+
+        return self._service.read(present_workers)
 
     def registrations(self, kind: str) -> list["Registration"]:
         """See `Queues.registrations`."""

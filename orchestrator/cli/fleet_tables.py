@@ -52,7 +52,7 @@ def worker_row(worker: WorkerFigures) -> tuple[object, ...]:
         shown_tasks(worker.tasks, holding=worker.holding),
         worker.finished,
         shown_bytes(worker.memory_bytes) if worker.memory_bytes else "",
-        shown_seconds(worker.age_seconds),
+        shown_seconds(worker.age_seconds) if worker.age_seconds else "",
         str(worker.pid or ""),
         ", ".join(worker.notes),
     )

@@ -15,7 +15,7 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of
-from orchestrator.sources.live_fleet import observed_now, refreshed, unserved_now
+from orchestrator.sources.live_fleet import beside_pools, observed_now, refreshed
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queues
@@ -223,7 +223,7 @@ class FleetReader:
         try:
             queues = self._queues = self._queues or _opened(self.source.target())
             snapshot = refreshed(shown.snapshot, observed_now(queues, shown.snapshot), now_seconds=shown.shown_at)
-            snapshot["unserved"] = unserved_now(queues, shown.snapshot)
+            snapshot |= beside_pools(queues, shown.snapshot)
         except CommandError as error:
             self.close()
             return replace(shown, trouble=error.lines[0])

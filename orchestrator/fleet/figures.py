@@ -19,6 +19,8 @@ from orchestrator.values import value
 from queue_core.process.wording import shown_seconds
 
 DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"
+UNSUPERVISED: Final = "unsupervised"
+"""Stands in place of a pool where no supervisor started the worker."""
 _SHOWN_STATES: Final = {"draining": "finishing"}
 _LEAVING: Final = frozenset({"draining", "killed"})
 
@@ -110,7 +112,8 @@ class WorkerFigures:
 class FleetFigures:
     """A supervisor's phase and URL, its pools in the order of the settings, and its workers, oldest first.
 
-    `unserved` has the tags of waiting tasks that none of the pools works on.
+    `unserved` has the tags of waiting tasks that none of the pools works on, `unsupervised` the workers that no
+    supervisor started.
     """
 
     phase: str
@@ -118,6 +121,7 @@ class FleetFigures:
     pools: tuple[PoolFigures, ...] = ()
     workers: tuple[WorkerFigures, ...] = field(default=())
     unserved: tuple[UnservedFigures, ...] = ()
+    unsupervised: tuple[WorkerFigures, ...] = ()
 
     def sentences(self, pool: str | None = None, *, notes: Literal["all", "none"] = "none") -> list[str]:
         """Return what a person has to know beside the figures, of all pools or of one: each with its queue or pool.
@@ -156,6 +160,7 @@ def figures_of(snapshot: Mapping[str, object], *, now_seconds: float) -> FleetFi
                 for one in mappings_of(snapshot.get("unserved"))
             ]
         ),
+        tuple([_unsupervised(one, now_seconds) for one in mappings_of(snapshot.get("unsupervised"))]),
     )
 
 
@@ -219,6 +224,24 @@ def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
         memory_bytes=count_in(worker, "memory_bytes"),
         age_seconds=_since(worker, "spawned_at", now_seconds),
         notes=tuple(notes),
+    )
+
+
+def _unsupervised(worker: Json, now_seconds: float) -> WorkerFigures:
+    tasks = tuple([_task(one) for one in mappings_of(worker.get("tasks"))])
+    host, queues = text_in(worker, "host"), ", ".join(_texts(worker, "queues"))
+    return WorkerFigures(
+        worker=text_in(worker, "worker"),
+        pool=UNSUPERVISED,
+        pid=known_count_in(worker, "pid") or None,
+        state=text_in(worker, "state"),
+        state_seconds=tasks[0].held_seconds if tasks else number_in(worker, "silent_seconds"),
+        tasks=tasks,
+        holding=count_in(worker, "holding"),
+        finished=count_in(worker, "finished"),
+        memory_bytes=0,
+        age_seconds=_since(worker, "since", now_seconds) if worker.get("since") else 0.0,
+        notes=(*([f"on {host}"] if host else []), *([f"queue {queues}"] if queues else [])),
     )
 
 

@@ -5,6 +5,8 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import MonotonicClock
+from orchestrator.http_api.fleet_now import FleetNow
+from orchestrator.json_fields import mappings_of
 from orchestrator.state.directory import StateDir
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 from queue_core.server.problems import refusal
@@ -49,14 +51,16 @@ def published_fleet(files: StateDir, *, now_seconds: float) -> PublishedFleet | 
     )
 
 
-def fleet_route(files: StateDir, clock: MonotonicClock) -> ExtensionRoute:
+def fleet_route(files: StateDir, fleet: FleetNow, clock: MonotonicClock) -> ExtensionRoute:
     """Return the route of the fleet of this state directory, whose files are read in a thread."""
 
     def read() -> PublishedFleet:
         found = published_fleet(files, now_seconds=clock.wall_seconds())
         if found is None:
             raise refusal(503, "supervisor-not-ready", "the supervisor has published nothing yet: try again")
-        return found
+        now = fleet.read()
+        others = [] if now is None else mappings_of(now.snapshot.get("unsupervised"))
+        return found.model_copy(update={"snapshot": {**found.snapshot, "unsupervised": others}})
 
     summary = "Return the fleet as its supervisor last published it."
     return reads(PATH, "fleet", summary, "stats", lambda _call: read(), PublishedFleet, NoQuery)

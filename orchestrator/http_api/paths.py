@@ -294,7 +294,7 @@ def _of_state(
     operator = OperatorCalls(files, heartbeat, clock, host=socket.gethostname(), registry=registry)
     return (
         output_route(files),
-        fleet_route(files, clock),
+        fleet_route(files, fleet, clock),
         *decision_routes(files, clock),
         *worker_routes(files, fleet, clock),
         *death_routes(files),

@@ -6,7 +6,7 @@ So one URL of any of them leads to all: which there are, on which hosts, where t
 import os
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -19,21 +19,26 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.leader import holder_of
 from orchestrator.supervisor.view import Heartbeat
-from queue_core.clock import MICROSECONDS
+from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
 from queue_core.log import get_logger
 from queue_core.registrations.registration import Registration
+from queue_core.registrations.supervisors import (
+    KIND,
+    LASTING_SECONDS,
+    leader_among,
+    pools_fact,
+    supervisor_in,
+    supervisor_json,
+)
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
 from queue_core.server.options import ServeOptions
 from queue_core.server.problems import problem_of
 
-KIND: Final = "supervisors"
-LASTING_SECONDS: Final = 60.0
-"""How long a supervisor that was killed is still listed, at most."""
 RENEW_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 2.0
-"""Pause between two looks whether the phase has changed, which is registered at once."""
-LEADING: Final = "leading"
+"""Pause between two looks whether its phase or pools have changed, which is registered at once."""
+_NOTHING: Final[tuple[str, tuple[str, ...]]] = ("", ())
 _EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - compared, not bound
 
 log = get_logger()
@@ -52,6 +57,8 @@ class ListedSupervisor(FleetAnswer):
     leads: bool = Field(description="Whether it is the one that starts workers.")
     heard_at: float = Field(description="When it registered last, in seconds since the epoch: every 20 s if it lives.")
     is_this: bool = Field(description="Whether it is the one that answers.")
+    pools: list[str] = Field([], description="The pools of its settings; of many, the first ones.")
+    since: float = Field(0.0, description="When it started, in seconds since the epoch; 0: unknown.")
 
 
 class ListedSupervisors(FleetAnswer):
@@ -73,7 +80,8 @@ class SupervisorRegistry:
         self._version = version
         self._name = ""
         self._address: tuple[str, str] = ("", "host")
-        self._registered = ("", Monotonic(float("-inf")))
+        self._started_at = clock.wall_seconds()
+        self._registered = _NOTHING, Monotonic(float("-inf"))
         self._is_failing = False
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
@@ -129,33 +137,36 @@ class SupervisorRegistry:
         )
 
     def register(self) -> None:
-        """Register where that is due: at an interval, and when the phase has changed."""
-        phase, now = self._heartbeat.view.phase, self._clock.monotonic()
+        """Register where that is due: at an interval, and when the phase or the pools have changed."""
+        view, now = self._heartbeat.view, self._clock.monotonic()
+        state = view.phase, tuple(view.pools)
         before, at = self._registered
-        if phase == before and 0 <= now - at < RENEW_SECONDS:
+        if state == before and 0 <= now - at < RENEW_SECONDS:
             return
         try:
             self._name = self._name or holder_of(self._files.path)
             with self._queues.opened() as queues:
-                queues.register(KIND, self._name, self._facts(phase), seconds=LASTING_SECONDS)
+                queues.register(KIND, self._name, self._facts(*state), seconds=LASTING_SECONDS)
         except (QueueError, OSError) as error:
             if not self._is_failing:
                 log.warning(events.SUPERVISOR_NOT_REGISTERED, error=str(error))
             self._is_failing = True
-            self._registered = (phase, now)  # the next try is at the interval
+            self._registered = state, now  # the next try is at the interval
             return
         self._is_failing = False
-        self._registered = (phase, now)
+        self._registered = state, now
 
-    def _facts(self, phase: str) -> dict[str, str]:
+    def _facts(self, phase: str, pools: Sequence[str]) -> dict[str, str]:
         url, reach = self._address
         return {
             "host": socket.gethostname(),
             "pid": str(os.getpid()),
-            "url": url,
+            "url": masked(url),
             "reach": reach,
             "version": self._version,
             "phase": phase,
+            "pools": pools_fact(pools),
+            "since": f"{self._started_at:.3f}",
         }
 
     def _work(self) -> None:
@@ -178,26 +189,10 @@ def all_listed(found: Sequence[Registration], *, this: str) -> list[ListedSuperv
 
     A leader that was killed still says so until its registration ends, when another one leads already.
     """
-    leader = max((one for one in found if one.facts.get("phase") == LEADING), key=lambda one: one.until, default=None)
-    rows = [listed(one, is_this=one.name == this) for one in found]
+    leader = leader_among(found)
     return [
-        row if one is leader else row.model_copy(update={"leads": False}) for one, row in zip(found, rows, strict=True)
+        ListedSupervisor.model_validate(
+            supervisor_json(one, leads=leader is not None and one.name == leader.name, is_this=one.name == this)
+        )
+        for one in map(supervisor_in, found)
     ]
-
-
-def listed(one: Registration, *, is_this: bool) -> ListedSupervisor:
-    """Return a registration as it is shown; what another program wrote there is read leniently."""
-    facts: Mapping[str, str] = one.facts
-    pid = facts.get("pid", "")
-    return ListedSupervisor(
-        name=one.name,
-        host=facts.get("host", ""),
-        pid=int(pid) if pid.isdecimal() and len(pid) < 10 else 0,
-        url=facts.get("url", ""),
-        reach=facts.get("reach", "host"),
-        version=facts.get("version", ""),
-        phase=facts.get("phase", ""),
-        leads=facts.get("phase") == LEADING,
-        heard_at=one.until / MICROSECONDS - LASTING_SECONDS,
-        is_this=is_this,
-    )

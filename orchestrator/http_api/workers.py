@@ -57,6 +57,9 @@ class FleetWorkers(FleetAnswer):
     workers: list[Json] = Field(
         description="State, pid or container, memory, CPU time, tasks done; `tasks` has those that it holds now."
     )
+    unsupervised: list[Json] = Field(
+        [], description="Workers that no supervisor started, such as those of `towline work`: `/v1/present-workers`."
+    )
 
 
 class OneWorker(FleetAnswer):
@@ -135,7 +138,14 @@ def all_workers(fleet: FleetNow, query: WorkersQuery) -> FleetWorkers:
     """Return the workers of a pool, or all. Raises `Problem` before there is a fleet."""
     found = _published(fleet.read(query.pool))
     workers = [one for one in mappings_of(found.snapshot.get("workers")) if query.pool in (None, one.get("pool"))]
-    return FleetWorkers(alive=found.is_alive, age_seconds=found.age_seconds, trouble=found.trouble, workers=workers)
+    others = [] if query.pool is not None else mappings_of(found.snapshot.get("unsupervised"))
+    return FleetWorkers(
+        alive=found.is_alive,
+        age_seconds=found.age_seconds,
+        trouble=found.trouble,
+        workers=workers,
+        unsupervised=others,
+    )
 
 
 def one_worker(files: StateDir, fleet: FleetNow, name: str) -> OneWorker:

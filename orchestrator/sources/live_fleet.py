@@ -6,6 +6,7 @@ queues, up to a hundred pools a call, each for counts and leases that a store ha
 
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Final
 
 from orchestrator.config.sources import LABEL
@@ -15,7 +16,7 @@ from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
 from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags
-from queue_core.errors import UnknownQueueError
+from queue_core.errors import InvalidRequestError, UnknownQueueError
 from queue_core.stats import FinishedLease, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
@@ -62,6 +63,21 @@ def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
             seen = unserved_in(queues, pools)
             found += [one.record() for one in seen if not one.leases or (queue, one.tag) in known]
     return found
+
+
+def beside_pools(queues: Queues, snapshot: Mapping[str, object]) -> Json:
+    """Return what a fleet has beside its pools: `unserved` tags and `unsupervised` workers. Raises `QueueError`."""
+    return {"unserved": unserved_now(queues, snapshot), "unsupervised": unsupervised_now(queues, snapshot)}
+
+
+def unsupervised_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
+    """Return the workers that lease from the queues though no supervisor started them. Raises `QueueError`."""
+    ours = {one.get("worker") for one in mappings_of(snapshot.get("workers"))}
+    try:
+        found = queues.present_workers()
+    except InvalidRequestError:  # an older server
+        return []
+    return [asdict(one) | {"since": one.since or None} for one in found if not one.pool and one.worker not in ours]
 
 
 def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation], *, now_seconds: float) -> Json:

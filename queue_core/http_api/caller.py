@@ -11,9 +11,10 @@ import random as random_source
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from threading import Lock
+from types import MappingProxyType
 from typing import Literal, NoReturn, cast
 from urllib.parse import quote
 
@@ -32,6 +33,8 @@ LONG_BODY_BYTES = 1 << 20
 SLOW_BYTES_PER_SECOND = 4 << 20
 """A request with a longer body may take longer, as if it was sent and taken in at this speed."""
 
+NO_HEADERS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(slots=True, eq=False)
 class KnownServer:
@@ -49,9 +52,10 @@ class KnownServer:
 class Servers:
     """The servers of one URL, or of several joined by commas. Thread-safe."""
 
-    def __init__(self, url: str, *, token: str | None) -> None:
+    def __init__(self, url: str, *, token: str | None, headers: Mapping[str, str] = NO_HEADERS) -> None:
         """Raises `InvalidSettingError`."""
         authorization = f"authorization: Bearer {token}\r\n" if token else ""
+        authorization += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
         self._all: list[KnownServer] = []
         for one in urls_of(url):
             transport = Transport(parse_address(one))
@@ -146,6 +150,7 @@ class HttpCaller:
         token: str | None,
         retries: Retries,
         timeout_seconds: float,
+        headers: Mapping[str, str] = NO_HEADERS,
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random_source.random,
         clock: Clock | None = None,
@@ -153,9 +158,10 @@ class HttpCaller:
         """Args:
         url: of a server, or of several joined by commas.
         timeout_seconds: how long a response may take, besides `wait_seconds`.
+        headers: sent with each request.
         """
         self.url = url
-        self._servers = Servers(url, token=token)
+        self._servers = Servers(url, token=token, headers=headers)
         self._retries = retries
         self._timeout_seconds = timeout_seconds
         self._sleep = sleep

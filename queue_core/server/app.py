@@ -36,6 +36,7 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
+from queue_core.server.fleet_gateway import FLEET, FleetGateway
 from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
@@ -62,8 +63,14 @@ class ServerApp:
         self._connections = connections
         self.paths = [endpoint.path for endpoint in (*ENDPOINTS, *(route.endpoint for route in extensions.routes))]
         """The paths of the API."""
+        self._fleet: FleetGateway | None = None
+        fleet_routes: Sequence[BaseRoute] = ()
+        if FLEET not in self.paths:
+            self._fleet = FleetGateway(core)
+            self.paths += self._fleet.paths
+            fleet_routes = self._fleet.routes()
         self._pages = ConsoleMount(core.authorizer, self._console)
-        routes = [*_routes(core, extensions), *self._pages.routes()]
+        routes = [*_routes(core, extensions), *fleet_routes, *self._pages.routes()]
         self._router = Starlette(routes=routes, exception_handlers={HTTPException: route_error})
 
     def end_sessions(self) -> None:
@@ -72,8 +79,10 @@ class ServerApp:
         self._pages.end_sessions()
 
     def stop(self) -> None:
-        """End the console's streams, so that the server's stop is quick."""
+        """End the console's streams, so that the server's stop is quick, and the connections to a supervisor."""
         self._pages.stop()
+        if self._fleet is not None:
+            self._fleet.close()
 
     def _console(self) -> "Console":
         from queue_core.console.api import OwnServer

@@ -54,6 +54,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "workers": ADMINISTER,
         "lead": ADMINISTER,
         "register": ADMINISTER,
+        "register-worker": WORK,
         "search": INSPECT,
         "release-matching": OPERATE,
         "redrive-matching": OPERATE,

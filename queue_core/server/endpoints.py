@@ -191,6 +191,21 @@ ENDPOINTS = (
     ),
     _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _regular(
+        "POST",
+        "/v1/registrations/workers",
+        "Keep facts of a worker that no supervisor started.",
+        "register-worker",
+        handlers.register_worker,
+        handlers.RegisterRequest,
+    ),
+    _regular(
+        "GET",
+        "/v1/present-workers",
+        "List the workers that lease from the queues, whoever started them.",
+        "stats",
+        handlers.present_workers,
+    ),
+    _regular(
         "GET",
         "/v1/registrations/{kind}",
         "List registrations of a kind: which supervisors there are.",

@@ -18,6 +18,7 @@ from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.events import QueueEvent
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
+from queue_core.registrations import present_workers as present
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
@@ -425,6 +426,18 @@ async def worker_activity(core: ServerState, call: EndpointCall) -> schemas.Work
     return {"workers": [one.describe(now=now) for one in found]}
 
 
+class PresentWorkers(TypedDict):
+    """Workers that lease from the queues, by name; at most 1,000."""
+
+    workers: list[present.PresentWorker]
+
+
+async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorkers:  # noqa: ARG001 - a handler
+    now = core.service.clock.monotonic()
+    heard = [(one.queue, one.describe(now=now)) for one in core.waiting.presence.recent(now=now)]
+    return {"workers": await core.read(lambda work: present.present_workers(work, heard))}
+
+
 async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
     params = call.read(schemas.LeadRequest)
 
@@ -455,6 +468,14 @@ async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
         registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
 
     await change(core, call.key, NoneType, register_here)
+    return {}
+
+
+async def register_worker(core: ServerState, call: EndpointCall) -> schemas.Done:
+    params = call.read(RegisterRequest)
+    await core.committer.run(
+        lambda work: registration_verbs.register(work, present.KIND, params.name, params.facts, seconds=params.seconds)
+    )
     return {}
 
 

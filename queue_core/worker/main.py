@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -31,6 +31,7 @@ from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.invocation import line_of
 from queue_core.worker.lifecycle import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
+from queue_core.worker.presence import WorkerPresence
 from queue_core.worker.respawn import EXIT_RECYCLED, run_in_children
 from queue_core.worker.runner import OrphanWatch, Runner
 from queue_core.worker.settings import WorkerSettings
@@ -124,7 +125,7 @@ def _work(
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
     try:
-        with app.bound_to(queues):
+        with app.bound_to(queues), _presence(runner, queues, settings):
             code = _run(runner, log)
     except AppError as error:  # of a hook
         _log_refusal(error, log)
@@ -138,6 +139,22 @@ def _work(
     exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
     queues.close()
     return code
+
+
+@contextlib.contextmanager
+def _presence(runner: Runner, queues: Queues, settings: WorkerSettings) -> Iterator[None]:
+    """Register the worker while it runs, unless it is of a pool: then its supervisor knows it."""
+    if settings.pool:
+        yield
+        return
+    presence = WorkerPresence(
+        queues, settings.worker, queue=runner.queue, finished=lambda: runner.tasks_done, clock=SystemClock()
+    )
+    presence.start()
+    try:
+        yield
+    finally:
+        presence.end()
 
 
 def _log_refusal(error: QueueError, log: FilteringBoundLogger) -> None:

@@ -148,6 +148,16 @@ class Runner:
         self._grace_ends_at = 0.0
 
     @property
+    def queue(self) -> str:
+        """Return the queue that it serves."""
+        return self._lifecycle.queue
+
+    @property
+    def tasks_done(self) -> int:
+        """Return how many tasks have ended."""
+        return self._lifecycle.tasks_done
+
+    @property
     def is_abandoned(self) -> bool:
         """Return whether handlers still run although the drain is over: the process must end without them."""
         return self._is_abandoned

@@ -11,13 +11,14 @@ from orchestrator.clock import ManualMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.http_api.registry import KIND, SupervisorRegistry
+from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from queue_core.attempts.attempt import Failure
 from queue_core.clock import SystemClock
 from queue_core.local import LocalQueue, LocalQueues
+from queue_core.registrations.supervisors import KIND
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.extensions import NO_EXTENSIONS
 from queue_core.server.options import AccessToken, Role, ServeOptions

@@ -122,6 +122,8 @@ def workers(
     part, without what it shares with its pool's template. Pools whose workers can't be forked safely are named below,
     with the reason. --url shows the workers of a supervisor elsewhere. --pids leaves out workers in containers.
 
+    Workers that no supervisor started, such as those of `towline work`, are listed as unsupervised, with their host.
+
     --stack asks a worker that is a process of an `app:` for files, lines and functions, never for values; they tell
     where its handler waits. It also writes that into its output. Exit code 69: that can't be had.
     """
@@ -141,11 +143,14 @@ def workers(
         return exits.OK
     if as_json:
         templates = {pool: record.to_json() for pool, record in shown.templates.items()}
-        found = json_times({"workers": shown.workers, "deaths": shown.deaths, "templates": templates})
+        others = shown.snapshot.get("unsupervised", [])
+        found = json_times(
+            {"workers": shown.workers, "unsupervised": others, "deaths": shown.deaths, "templates": templates}
+        )
         age_seconds = round(shown.figures_age_seconds, 3)
         print_json({"alive": shown.is_alive, "age_seconds": age_seconds} | cast("Json", found))
         return exits.OK
-    rows = [worker_row(worker) for worker in shown.figures.workers]
+    rows = [worker_row(worker) for worker in (*shown.figures.workers, *shown.figures.unsupervised)]
     print_table(WORKER_HEADS, rows, empty="no workers now")
     if shown.deaths:
         echo()

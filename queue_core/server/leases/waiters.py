@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
-from queue_core.registrations.served_tags import ServedTags, merged_tags, tags_served_by
+from queue_core.registrations.served_tags import ServedTags, is_recent, merged_tags, tags_served_by
 from queue_core.stats import WorkerActivity
 from queue_core.task import TagFilter
 
@@ -16,6 +16,9 @@ MAX_CALLERS_REMEMBERED = 20_000
 """Callers whose activity is remembered; the one that was silent for longest is forgotten first."""
 MAX_PRESENT_WORKERS = 20_000
 """Workers remembered at most; the one that was silent for longest is forgotten first."""
+
+MAX_RECENT_WORKERS = 2_000
+"""Of those, the latest that are listed at a time, at most."""
 
 
 class Waiter(Protocol):
@@ -235,6 +238,11 @@ class Presence:
     def find(self, queue: str, workers: Iterable[str]) -> Iterator[WorkerPresence]:
         """Return those of these workers that called for leases of the queue."""
         return (found for worker in workers if (found := self._workers.get((queue, worker))) is not None)
+
+    def recent(self, *, now: float) -> list[WorkerPresence]:
+        """Return the workers that have called within a minute, on each of their queues, the latest first."""
+        found = (one for one in reversed(self._workers.values()) if one.calls or is_recent(now - one.at))
+        return list(islice(found, MAX_RECENT_WORKERS))
 
     def with_prefix(self, queue: str, prefix: str) -> Iterator[WorkerPresence]:
         """Return the workers of a queue whose names start with `prefix`."""

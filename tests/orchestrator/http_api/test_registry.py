@@ -13,12 +13,13 @@ from orchestrator import events
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.http_api.registry import KIND, LASTING_SECONDS, SupervisorRegistry, address_of, all_listed, listed
+from orchestrator.http_api.registry import SupervisorRegistry, address_of, all_listed
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Phase
 from queue_core.clock import Instant
 from queue_core.connect import open_queues
 from queue_core.registrations.registration import Registration
+from queue_core.registrations.supervisors import KIND, LASTING_SECONDS
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
@@ -165,5 +166,18 @@ def test_of_two_that_say_that_they_lead_the_newest_does() -> None:
 
 
 def test_what_another_program_registered_is_read_leniently() -> None:
-    found = listed(Registration("x", {"pid": "many", "phase": "\x1b[1m"}, Instant(1)), is_this=False)
-    assert (found.pid, found.url, found.leads) == (0, "", False)
+    facts = {"pid": "many", "phase": "\x1b[1m", "pools": "{", "since": "soon"}
+    (found,) = all_listed([Registration("x", facts, Instant(1))], this="")
+    assert (found.pid, found.url, found.leads, found.pools, found.since) == (0, "", False, [], 0.0)
+
+
+def test_a_supervisor_registers_its_pools_and_since_when_it_runs(tmp_path: Path, server: ServerThread) -> None:
+    queues = OwnQueues()
+    queues.locate(server.url, token=None)
+    heartbeat, clock = a_heartbeat(a_view(phase="leading"))
+    registry = SupervisorRegistry(queues, heartbeat, clock, StateDir(tmp_path), version="1")
+    registry.register()
+    (found,) = registry.listed().supervisors
+    assert (found.pools, found.since) == (list(heartbeat.view.pools), pytest.approx(clock.wall_seconds()))
+    assert found.pools
+    queues.close()

@@ -50,6 +50,8 @@ CALLS = [
     ("POST", "/v1/lead", b'{"name":"l","holder":"me","seconds":1}', set()),
     ("POST", "/v1/registrations/supervisors", b'{"name":"a","seconds":1}', set()),
     ("GET", "/v1/registrations/supervisors", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
+    ("POST", "/v1/registrations/workers", b'{"name":"a","seconds":1}', {Role.WORKER}),
+    ("GET", "/v1/present-workers", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
     ("POST", "/v1/wait", b'{"queues":[{"queue":"work"}]}', {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
     ("GET", "/v1/schedules", None, {Role.VIEWER, Role.OPERATOR, Role.PRODUCER, Role.WORKER}),
     ("PUT", "/v1/schedules", b'{"schedules":[]}', set()),

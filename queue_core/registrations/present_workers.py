@@ -1,0 +1,168 @@
+"""The workers that a store and a server know, whoever started them: by their registrations, leases and lease calls.
+
+A worker that no supervisor started registers itself (`worker/presence.py`); any other program is known by what it
+leases, and at its server by its calls (ADR 97).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from queue_core.clock import seconds_between
+from queue_core.registrations.registration import Registration
+from queue_core.registrations.served_tags import KIND as POOL_TAGS
+from queue_core.registrations.served_tags import is_recent
+from queue_core.registrations.supervisors import KIND as SUPERVISORS
+from queue_core.registrations.supervisors import supervisor_in
+from queue_core.registrations.verbs import registrations
+from queue_core.stats import WorkerActivity
+from queue_core.task import ANY
+from queue_core.unit_of_work import UnitOfWork
+
+KIND: Final = "workers"
+"""The registrations of workers that no supervisor started."""
+MAX_WORKERS: Final = 1_000
+"""Workers of one answer, at most."""
+MAX_TASKS: Final = 20
+"""Tasks of one worker that are named, at most."""
+MAX_LEASES: Final = 2_000
+"""Live leases of one queue that are looked at, at most."""
+MAX_ENDED: Final = 1_000
+"""Ended leases of one queue that are counted, at most: the newest."""
+
+WorkerState = Literal["busy", "leasing", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task that a worker holds."""
+
+    queue: str
+    task: str
+    tag: str | None
+    held_seconds: float
+    lease_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class PresentWorker:
+    """A worker that leases from the queues of a store.
+
+    Args:
+        pool: the pool of a supervisor that its name stands for; "": no supervisor started it.
+        host, pid, since: where and since when (seconds since the epoch) it runs, as it registered; "", 0: unknown.
+        queues: those it is known to lease from.
+        state: `busy`: it holds a task; `leasing`: a call of it waits for one; `idle`: neither, or unknown.
+        silent_seconds: since its last call to the server that answers; None: it has not called that one.
+        finished: tasks that it has ended: as it registered, or among the newest 1,000 ended leases of its queues.
+        holding: tasks that it holds; `tasks` names the first ones, the longest held first.
+    """
+
+    worker: str
+    pool: str
+    host: str
+    pid: int
+    since: float
+    queues: tuple[str, ...]
+    state: WorkerState
+    silent_seconds: float | None
+    finished: int
+    holding: int
+    tasks: tuple[HeldTask, ...] = ()
+
+
+@dataclass(slots=True)
+class _Known:
+    facts: Mapping[str, str] | None = None
+    queues: dict[str, None] = field(default_factory=dict)
+    heard: list[WorkerActivity] = field(default_factory=list)
+    tasks: list[HeldTask] = field(default_factory=list)
+    finished: int = 0
+
+
+def present_workers(work: UnitOfWork, heard: Sequence[tuple[str, WorkerActivity]] = ()) -> list[PresentWorker]:
+    """Return the workers by name, at most 1,000.
+
+    Args:
+        heard: the lease calls that a server knows, with their queues.
+    """
+    known: dict[str, _Known] = {}
+    for one in registrations(work, KIND):
+        found = known.setdefault(one.name, _Known(one.facts))
+        found.queues[one.facts.get("queue", "")] = None
+    for queue, activity in heard:
+        found = known.setdefault(activity.worker, _Known())
+        found.heard.append(activity)
+        found.queues[queue] = None
+    queues = [spec.name for spec in work.transaction.queues()]
+    for queue in queues:
+        if work.stats(queue, ANY).in_flight:
+            _add_leases(work, queue, known)
+    pools = _pools(registrations(work, SUPERVISORS), registrations(work, POOL_TAGS))
+    kept = {name: one for name, one in known.items() if name and _is_here(one)}
+    _count_finished(work, {name: one for name, one in kept.items() if not pool_of(name, pools)}, queues)
+    return [_present(name, kept[name], pool_of(name, pools)) for name in sorted(kept)[:MAX_WORKERS]]
+
+
+def worker_in(record: Mapping[str, Any]) -> PresentWorker:
+    """Return the worker that a server describes."""
+    tasks = tuple(HeldTask(**one) for one in record["tasks"])
+    return PresentWorker(**{**record, "queues": tuple(record["queues"]), "tasks": tasks})
+
+
+def pool_of(worker: str, pools: Iterable[str]) -> str:
+    """Return the pool that a worker's name stands for: POOL-ID, POOL-ID.solo... or POOL/HOST.ID; "": none of them."""
+    pool = worker.partition("/")[0] if "/" in worker else worker.partition(".")[0].rpartition("-")[0]
+    return pool if pool in pools else ""
+
+
+def _pools(supervisors: Sequence[Registration], pools: Sequence[Registration]) -> frozenset[str]:
+    return frozenset([one.name for one in pools]).union(*(supervisor_in(one).pools for one in supervisors))
+
+
+def _add_leases(work: UnitOfWork, queue: str, known: dict[str, _Known]) -> None:
+    for lease in work.transaction.live_leases(queue, limit=MAX_LEASES, now=work.now):
+        found = known.setdefault(lease.worker, _Known())
+        held_seconds = round(max(0.0, seconds_between(lease.leased_at, work.now)), 3)
+        found.tasks.append(HeldTask(queue, lease.name, lease.tag, held_seconds, lease.lease_number))
+        found.queues[queue] = None
+
+
+def _count_finished(work: UnitOfWork, known: Mapping[str, _Known], queues: Iterable[str]) -> None:
+    """Count the leases of these workers that have ended, as far as it is among the newest ended leases."""
+    wanted = {queue for one in known.values() for queue in one.queues}
+    for queue in wanted.intersection(queues):
+        ended = work.history(queue, names=None, before=None, limit=MAX_ENDED)
+        for lease in ended.leases:
+            if lease.worker in known:
+                known[lease.worker].finished += 1
+
+
+def _is_here(one: _Known) -> bool:
+    if one.tasks or one.facts is not None:
+        return True
+    return any(is_recent(heard.silent_seconds) and not heard.hung_up for heard in one.heard)
+
+
+def _present(name: str, one: _Known, pool: str) -> PresentWorker:
+    facts = one.facts or {}
+    silent_seconds = min((heard.silent_seconds for heard in one.heard), default=None)
+    waits = any(heard.waits and not heard.hung_up and not heard.silent_seconds for heard in one.heard)
+    tasks = sorted(one.tasks, key=lambda task: -task.held_seconds)
+    return PresentWorker(
+        worker=name,
+        pool=pool,
+        host=facts.get("host", ""),
+        pid=_whole(facts.get("pid", "")),
+        since=float(_whole(facts.get("since", ""))),
+        queues=tuple(sorted(filter(None, one.queues))),
+        state="busy" if tasks else "leasing" if waits else "idle",
+        silent_seconds=silent_seconds,
+        finished=max(one.finished, _whole(facts.get("finished", ""))),
+        holding=len(tasks),
+        tasks=tuple(tasks[:MAX_TASKS]),
+    )
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else 0
