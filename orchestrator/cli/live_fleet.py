@@ -12,10 +12,11 @@ from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 
 from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.store_leader import NoFleetError, StoreLeader, leader_at, leader_of
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of
-from orchestrator.sources.live_fleet import beside_pools, observed_now, refreshed
+from orchestrator.sources.live_fleet import beside_pools, observed_now, present_json, refreshed
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queues
@@ -51,6 +52,7 @@ class ShownFleet:
 
     `age_seconds` is the age of the snapshot; `shown_at` is when this was read, in seconds since the epoch by the clock
     of the supervisor's host. `decisions` and `deaths` are the newest, newest first; `templates` is by pool.
+    `elsewhere` says where another supervisor leads that can't be asked; `absence` why there is no snapshot.
     """
 
     snapshot: Json
@@ -62,6 +64,8 @@ class ShownFleet:
     decisions: Sequence[Json] = ()
     deaths: Sequence[Json] = ()
     templates: Mapping[str, TemplateRecord] = field(default_factory=dict)
+    elsewhere: str = ""
+    absence: str = ""
 
     @property
     def pools(self) -> dict[str, Json]:
@@ -97,8 +101,12 @@ class ShownFleet:
     @property
     def age(self) -> str:
         """A sentence on how old the figures are; "" when they are of now and their supervisor lives."""
+        if self.absence:
+            return self.absence
         seconds = shown_seconds(self.age_seconds)
         reason = f" ({self.trouble})" if self.trouble else ""
+        if not self.is_alive and self.elsewhere:
+            return f"this was {seconds} ago{reason}: the supervisor that leads now runs {self.elsewhere}"
         if not self.is_alive and self.trouble:
             return f"no supervisor is alive: this was {seconds} ago{reason}"
         if not self.is_alive:
@@ -127,8 +135,12 @@ class FleetSource(Protocol):
 class LocalFleet:
     """The fleet of a state directory."""
 
-    def __init__(self, files: StateDir, where: TargetOptions, *, clock: MonotonicClock) -> None:
+    def __init__(
+        self, files: StateDir, where: TargetOptions, *, clock: MonotonicClock, leader: StoreLeader | None = None
+    ) -> None:
+        """`leader`: the supervisor that leads the store from elsewhere, and can't be asked."""
         self.files: StateDir | None = files
+        self._leader = leader
         self._files = files
         self._where = where
         self._clock = clock
@@ -138,8 +150,10 @@ class LocalFleet:
         """See `FleetSource.published`."""
         snapshot = self._files.read_snapshot()
         if snapshot is None:
+            if self._leader is not None:
+                raise self._leader.error()
             message = "no supervisor has run here"
-            raise CommandError(message, code=exits.UNAVAILABLE, where=str(self._files.path), fix=_NO_SUPERVISOR)
+            raise NoFleetError(message, code=exits.UNAVAILABLE, where=str(self._files.path), fix=_NO_SUPERVISOR)
         self._url = str(snapshot.get("url") or "")
         now, shown_at = self._clock.wall_seconds(), snapshot.get("shown_at")
         return ShownFleet(
@@ -151,6 +165,7 @@ class LocalFleet:
             decisions=self._files.read_decisions(limit=DECISIONS),
             deaths=self._files.read_deaths(limit=deaths) if deaths else (),
             templates=self._files.read_templates(),
+            elsewhere="" if self._leader is None else self._leader.supervisor.place,
         )
 
     def target(self) -> Target:
@@ -169,14 +184,19 @@ class RemoteFleet:
 
     files: StateDir | None = None
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, *, queues: Target | None = None) -> None:
+        """`queues`: where its queues are, unless they are at the same server."""
         self._target = target
+        self._queues = queues or target
 
     def published(self, *, deaths: int) -> ShownFleet:
         """See `FleetSource.published`."""
         found = probe(self._target, FLEET, what="the supervisor", missing="fine")
         if found is None:
-            raise CommandError(
+            leader = leader_at(self._target, token=None)
+            if leader is not None:
+                raise leader.error()
+            raise NoFleetError(
                 "this server has no supervisor",
                 code=exits.UNAVAILABLE,
                 where=self._target.shown,
@@ -197,8 +217,8 @@ class RemoteFleet:
         )
 
     def target(self) -> Target:
-        """Return the server."""
-        return self._target
+        """Return the server or store of its queues."""
+        return self._queues
 
 
 class FleetReader:
@@ -232,6 +252,26 @@ class FleetReader:
             return replace(shown, trouble=_trouble(error))
         return replace(shown, snapshot=snapshot)
 
+    def read_workers(self, *, deaths: int = 0) -> ShownFleet:
+        """Return the fleet; without a supervisor that can be asked, the workers that its queues know.
+
+        Raises `CommandError` where there are none.
+        """
+        try:
+            return self.read(deaths=deaths)
+        except NoFleetError as error:
+            try:
+                queues = self._queues = self._queues or _opened(self.source.target())
+                found = [present_json(one) for one in queues.present_workers()]
+            except (CommandError, QueueError, OSError):
+                raise error from None
+            if not found:
+                raise
+            now = SystemMonotonicClock().wall_seconds()
+            return ShownFleet(
+                {"unsupervised": found}, is_alive=False, age_seconds=0.0, shown_at=now, absence=error.lines[0]
+            )
+
     def close(self) -> None:
         """Close the connection; the next `read` opens it again."""
         if self._queues is not None:
@@ -241,16 +281,23 @@ class FleetReader:
 
 
 def fleet_source(**where: Unpack[TargetOptions]) -> FleetSource:
-    """Return where the options find a fleet: at a server that `--url` names, else in the settings file's state folder.
+    """Return where the options find a fleet: at a server that `--url` names, else in the settings file's state folder,
+    else at the supervisor that leads the store.
 
     Raises `CommandError`.
     """
-    clock = SystemMonotonicClock()
-    if where["file"] is None and (where["url"] or not Path(DEFAULT_FILE).is_file()):
+    clock, leader = SystemMonotonicClock(), None
+    has_file = where["file"] is not None or Path(DEFAULT_FILE).is_file()
+    if where["file"] is None and (where["url"] or not has_file):
         target = find_target(**where)
         if target.is_server:
             return RemoteFleet(target)
-    return LocalFleet(state_of(load_project(where["file"])), where, clock=clock)
+    files = state_of(load_project(where["file"])) if has_file else None
+    if files is None or where["store"] or not files.is_supervised():
+        leader = leader_of(**where)
+        if leader is not None and leader.api is not None:
+            return RemoteFleet(leader.api, queues=leader.queues)
+    return LocalFleet(files or state_of(load_project(where["file"])), where, clock=clock, leader=leader)
 
 
 def _trouble(error: Exception) -> str:

@@ -36,6 +36,10 @@ _CODES: Final[Mapping[int, tuple[int, str]]] = {
 """The exit code of a refused call and what to do next, by the answer's status."""
 
 
+_NO_SUPERVISOR: Final = frozenset(f"{PREFIX}{kind}" for kind in ("unknown-path", "wrong-method", "no-supervisor"))
+"""The problems of a server that no supervisor is known to, or of an older one."""
+
+
 class SupervisorOptions(TypedDict):
     """The options of `supervisor_options`."""
 
@@ -99,7 +103,11 @@ class SupervisorCalls:
         except ValueError:  # no server of ours
             problem = {}
         kind, detail = str(problem.get("type") or ""), str(problem.get("detail") or "")
-        if answer.status in {404, 405} and (not detail or kind in {f"{PREFIX}unknown-path", f"{PREFIX}wrong-method"}):
+        if kind == f"{PREFIX}supervisor-elsewhere":
+            url = str(problem.get("url") or "")
+            fix = f"--url {url}" if url else "give the URL of a `towline up`, or of supervisor.listen"
+            return NoSupervisorError(detail, code=exits.UNAVAILABLE, where=self.shown, fix=fix)
+        if answer.status in {404, 405} and (not detail or kind in _NO_SUPERVISOR):
             return NoSupervisorError(
                 "this server has no supervisor, or an older one",
                 code=exits.UNAVAILABLE,

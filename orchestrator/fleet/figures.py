@@ -123,6 +123,11 @@ class FleetFigures:
     unserved: tuple[UnservedFigures, ...] = ()
     unsupervised: tuple[WorkerFigures, ...] = ()
 
+    @property
+    def all_workers(self) -> tuple[WorkerFigures, ...]:
+        """Return the workers, and then those that no supervisor started."""
+        return self.workers + self.unsupervised
+
     def sentences(self, pool: str | None = None, *, notes: Literal["all", "none"] = "none") -> list[str]:
         """Return what a person has to know beside the figures, of all pools or of one: each with its queue or pool.
 
@@ -232,7 +237,7 @@ def _unsupervised(worker: Json, now_seconds: float) -> WorkerFigures:
     host, queues = text_in(worker, "host"), ", ".join(_texts(worker, "queues"))
     return WorkerFigures(
         worker=text_in(worker, "worker"),
-        pool=UNSUPERVISED,
+        pool=text_in(worker, "pool") or UNSUPERVISED,
         pid=known_count_in(worker, "pid") or None,
         state=text_in(worker, "state"),
         state_seconds=tasks[0].held_seconds if tasks else number_in(worker, "silent_seconds"),

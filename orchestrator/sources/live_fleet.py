@@ -17,6 +17,7 @@ from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags
 from queue_core.errors import InvalidRequestError, UnknownQueueError
+from queue_core.registrations.present_workers import PresentWorker
 from queue_core.stats import FinishedLease, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
@@ -77,7 +78,12 @@ def unsupervised_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Jso
         found = queues.present_workers()
     except InvalidRequestError:  # an older server
         return []
-    return [asdict(one) | {"since": one.since or None} for one in found if not one.pool and one.worker not in ours]
+    return [present_json(one) for one in found if not one.pool and one.worker not in ours]
+
+
+def present_json(worker: PresentWorker) -> Json:
+    """Return a worker that its queues know as an answer has it; `since` is None where it is unknown."""
+    return asdict(worker) | {"since": worker.since or None}
 
 
 def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation], *, now_seconds: float) -> Json:

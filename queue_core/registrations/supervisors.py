@@ -1,15 +1,17 @@
-"""The supervisors of a store as they registered themselves: where each listens, its pools, and which one leads. Pure.
+"""The supervisors of a store as they registered themselves: where each listens, its pools, and which one leads.
 
 What another program wrote there is read leniently.
 """
 
 import json
+import socket
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from queue_core.clock import MICROSECONDS
 from queue_core.config.store_urls import masked
+from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.registrations.registration import MAX_FACTS_BYTES, Registration
 
 KIND: Final = "supervisors"
@@ -75,6 +77,12 @@ def leader_among(found: Sequence[Registration]) -> RegisteredSupervisor | None:
     leading = (one for one in found if one.facts.get("phase") == LEADING)
     newest = max(leading, key=lambda one: one.until, default=None)
     return None if newest is None else supervisor_in(newest)
+
+
+def is_within_reach(leader: RegisteredSupervisor) -> bool:
+    """Return whether a supervisor's listener is on this machine: no other gets a token that nobody sent there."""
+    is_ours = leader.reach == "network" or leader.host == socket.gethostname()
+    return bool(leader.url) and is_ours and is_of_this_machine(leader.url)
 
 
 def pools_fact(names: Iterable[str]) -> str:

@@ -5,7 +5,6 @@ machine: a registration names an address, and nobody typed it (ADR 97).
 """
 
 import asyncio
-import socket
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,11 +17,11 @@ from starlette.routing import Route
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.transport import HttpResponse
-from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.registrations.registration import Registration
 from queue_core.registrations.supervisors import (
     KIND,
     RegisteredSupervisor,
+    is_within_reach,
     leader_among,
     supervisor_in,
     supervisor_json,
@@ -214,12 +213,6 @@ class FleetGateway:
         if len(self._callers) > MAX_CALLERS:
             self._callers.popitem(last=False)  # not closed: a call may be under way
         return found
-
-
-def is_within_reach(leader: RegisteredSupervisor) -> bool:
-    """Return whether a supervisor's listener is on this machine: no other gets a token that nobody sent there."""
-    is_ours = leader.reach == "network" or leader.host == socket.gethostname()
-    return bool(leader.url) and is_ours and is_of_this_machine(leader.url)
 
 
 def elsewhere(leader: RegisteredSupervisor, detail: str) -> Problem:

@@ -9,11 +9,13 @@ import shutil
 import statistics
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
+from orchestrator.cli.store_leader import leader_of
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
@@ -110,7 +112,7 @@ def findings(project: Project | None, *, file: Path | None = None) -> Iterator[F
     if project is not None:
         yield from _queues(project, file)
         yield from _drained(project)
-        yield from _supervisor(project)
+        yield from _supervisor(project, file)
 
 
 def _python() -> Finding:
@@ -335,7 +337,7 @@ def _server(project: Project | None) -> Finding:
     return Finding("server", "ok", f"{url} takes changes")
 
 
-def _supervisor(project: Project) -> Iterator[Finding]:
+def _supervisor(project: Project, file: Path | None) -> Iterator[Finding]:
     files = state_of(project)
     yield from _earlier_folder(files)
     snapshot = files.read_snapshot()
@@ -347,6 +349,12 @@ def _supervisor(project: Project) -> Iterator[Finding]:
         yield Finding("supervisor", "bad", message, fix)
         return
     if not is_alive:
+        leader = leader_of(url=None, store=None, token_file=None, file=file)
+        if leader is not None:
+            known = leader.supervisor
+            found = f"the one that leads this store runs {known.place}: {counted(len(known.pools), 'pool')}"
+            yield Finding("supervisor", "ok", found)
+            return
         message = "none is alive" if snapshot else "none has run here"
         yield Finding("supervisor", "warn" if project.pools else "ok", message, "`towline up` starts it")
         return
@@ -409,8 +417,11 @@ def _queues(project: Project, file: Path | None) -> Iterator[Finding]:
         for queue in pool.queues:
             by_queue.setdefault(queue, []).append(PoolTags(pool.name, queue, tags_of(pool)))
     looked = wrong = 0
+    others: list[str] = []
     try:
         with opened(makes_queues=False, **where) as (queues, _):
+            with suppress(QueueError):  # an older server
+                others = [one.worker for one in queues.present_workers() if not one.pool]
             there = {spec.name: spec for spec in queues.queues()}
             for queue, pools in by_queue.items():
                 if queue not in there:
@@ -427,6 +438,9 @@ def _queues(project: Project, file: Path | None) -> Iterator[Finding]:
                     yield Finding("queues", "warn", f"{queue}: {one.sentence}", fix)
     except CommandError:
         return  # the checks of the store and of the server say why
+    if others:
+        names = ", ".join(others[:_SHOWN_PIDS]) + (", ..." if len(others) > _SHOWN_PIDS else "")
+        yield Finding("queues", "ok", f"{counted(len(others), 'unsupervised worker')}: {names}")
     if looked and not wrong:
         found = f"{counted(looked, 'queue')}: none is paused, and a pool works on the tag of every task that waits"
         yield Finding("queues", "ok", found)

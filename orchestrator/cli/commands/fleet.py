@@ -132,7 +132,7 @@ def workers(
     if stack is not None:
         return _print_stack(stack, where, as_json=as_json)
     with FleetReader(fleet_source(**where)) as reader:
-        shown = reader.read(deaths=deaths)
+        shown = reader.read_workers(deaths=deaths)
     if pids_only:
         if not shown.is_alive:
             message = "no supervisor is alive: the ids of its workers may be those of other processes by now"
@@ -150,7 +150,7 @@ def workers(
         age_seconds = round(shown.figures_age_seconds, 3)
         print_json({"alive": shown.is_alive, "age_seconds": age_seconds} | cast("Json", found))
         return exits.OK
-    rows = [worker_row(worker) for worker in (*shown.figures.workers, *shown.figures.unsupervised)]
+    rows = [worker_row(worker) for worker in shown.figures.all_workers]
     print_table(WORKER_HEADS, rows, empty="no workers now")
     if shown.deaths:
         echo()

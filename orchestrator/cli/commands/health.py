@@ -9,6 +9,7 @@ import click
 
 from orchestrator.cli.commands.fleet import concerns_in, titled
 from orchestrator.cli.project_file import load_project
+from orchestrator.cli.store_leader import leader_at
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
@@ -77,10 +78,19 @@ def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] |
         if found is not None:
             return found | _pools_at(target)
     path = file or Path(DEFAULT_FILE)
-    project = load_project(file) if path.is_file() else None
-    if project is None:
+    project = load_project(path) if path.is_file() else None
+    found = None if project is None else _listening(project, target) or _local(project)
+    return found or (None if target is None else _registered(target))
+
+
+def _registered(target: Target) -> dict[str, object] | None:
+    """Return what the supervisor that leads the store registered there: its API is out of reach."""
+    leader = leader_at(target, token=None)
+    if leader is None:
         return None
-    return _listening(project, target) or _local(project)
+    known = leader.supervisor
+    found: dict[str, object] = {"status": "registered", "phase": known.phase, "url": known.url, "host": known.host}
+    return found | {"concerns": [], "states": [], "unserved": []}
 
 
 def _listening(project: Project, target: Target | None) -> dict[str, object] | None:
@@ -93,6 +103,14 @@ def _listening(project: Project, target: Target | None) -> dict[str, object] | N
     there = Target(url, "supervisor.listen", target.token if target else None)
     found = probe(there, READY, what="the supervisor", missing="fine")
     return found and found | _pools_at(there)
+
+
+def _place(supervisor: object) -> str:
+    """Return where a supervisor is that only registered itself: what it does is not known here."""
+    match supervisor:
+        case {"status": "registered", "url": url, "host": host}:
+            return f" at {url}" if url else f" on {host}, without a listener (supervisor.listen)"
+    return ""
 
 
 def _schedules_at(target: Target) -> list[dict[str, object]]:
@@ -161,7 +179,7 @@ def _shown(report: dict[str, object]) -> Iterator[str]:
         parts.append(f"ready: {report['url']} ({report['milliseconds']} ms)")
     match report.get("supervisor"):
         case {"phase": phase, "concerns": list(concerns)}:
-            parts.append(f"supervisor: {phase}")
+            parts.append(f"supervisor: {phase}{_place(report['supervisor'])}")
         case _:
             pass
     yield "; ".join(parts)

@@ -12,6 +12,7 @@ from orchestrator.cli.commands.fleet import Json
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.silent_ends import silent_ends
+from orchestrator.cli.store_leader import leader_of
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import parse_instant
@@ -49,11 +50,13 @@ from queue_core.process.wording import (
     shown_seconds,
     shown_setting,
 )
+from queue_core.registrations.served_tags import registered_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
 from queue_core.unit_of_work import limits_that_hold
 
 _TAGS_COUNTED: Final = 1_000
+_WORKERS_NAMED: Final = 5
 _COUNTS: Final = (
     ("ready", "ready"),
     ("held", "held"),
@@ -179,7 +182,8 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
             queue = queues.queue(name)
             stats = queue.stats()
             held = _held(queues, queue, stats)
-            pools = as_reported(queues, pools)
+            pools = as_reported(queues, [*pools, *_registered(queues, name, pools)])
+            others = _unsupervised(queues, name)
             unserved = unserved_in(queues, pools) if pools else []
             degradations = queues.degradations()
         except (InvalidQueueNameError, UnknownQueueError):
@@ -193,6 +197,7 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
             "limits": held,
             "paused": stats.paused,
             "pools": [pool.pool for pool in pools],
+            "unsupervised": others,
         }
         print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
@@ -206,9 +211,31 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         print_wrapped(sentence, "  ! ")
     for pool in pools:
         print_wrapped(f"{pool.pool} works on {_described(pool)}: `towline why {pool.pool}`", "  pool ", hang=4)
-    if not pools:
-        print_wrapped("no pool of the settings works on this queue: other programs lease from it", "  ")
+    if others:
+        named = ", ".join(others[:_WORKERS_NAMED]) + (", ..." if len(others) > _WORKERS_NAMED else "")
+        print_wrapped(f"unsupervised {'worker' if len(others) == 1 else 'workers'} {named}: `towline workers`", "  ")
+    if not pools and not others:
+        print_wrapped("no pool works on this queue, and no worker is known to lease from it", "  ")
+    elif not pools:
+        print_wrapped("no pool works on this queue", "  ")
     return True
+
+
+def _registered(queues: Queues, queue: str, known: list[PoolTags]) -> list[PoolTags]:
+    """Return the pools of a queue that supervisors registered, beside those that are known from the settings."""
+    names = {one.pool for one in known}
+    with suppress(QueueError):  # the token may not list them
+        return [
+            PoolTags(pool, queue, tags) for pool, tags in registered_tags(queues, queue).items() if pool not in names
+        ]
+    return []
+
+
+def _unsupervised(queues: Queues, queue: str) -> list[str]:
+    """Return the workers that lease from a queue though no supervisor started them, by name."""
+    with suppress(QueueError):  # an older server
+        return [one.worker for one in queues.present_workers() if queue in one.queues and not one.pool]
+    return []
 
 
 def _held(queues: Queues, queue: Queue, stats: QueueStats) -> str:
@@ -292,11 +319,11 @@ class ExplainedPool:
 
 def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json: bool, where: TargetOptions) -> bool:
     """Explain a pool's size; False when there is no such pool."""
-    if where["store"]:
-        return False
     now = SystemMonotonicClock().wall_seconds()
     at = None if then is None else _instant(then, now=now)
     url = _supervisor_url(where)
+    if url is None and where["store"]:
+        return False
     if url is not None:
         explained = _pool_at(url, pool, at=at, last=last, full=full, where=where)
     else:
@@ -315,10 +342,15 @@ def _explain_pool(pool: str, *, then: str | None, last: int, full: bool, as_json
 
 def _supervisor_url(where: TargetOptions) -> str | None:
     """Return the URL of the server whose supervisor is asked; None: the settings file's state folder is read."""
-    if where["file"] is None and (where["url"] or not Path(DEFAULT_FILE).is_file()):
+    has_file = where["file"] is not None or Path(DEFAULT_FILE).is_file()
+    if where["file"] is None and (where["url"] or not has_file):
         with suppress(CommandError):
             target = find_target(**where)
-            return target.url if target.is_server else None
+            if target.is_server:
+                return target.url
+    if where["store"] or not has_file or not state_of(load_project(where["file"])).is_supervised():
+        leader = leader_of(**where)
+        return leader.api.url if leader is not None and leader.api is not None else None
     return None
 
 

@@ -51,7 +51,7 @@ class Marks:
 def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[str]:
     """Return the whole fleet as lines for a pipe, a file or a terminal without a cursor."""
     figures, view = shown.figures, TopView()
-    pools, workers = _pool_table(figures.pools, width, marks), _worker_table(figures.workers, width, marks)
+    pools, workers = _pool_table(figures.pools, width, marks), _worker_table(figures.all_workers, width, marks)
     notes = [line for text in (pools.note, workers.note) if text for line in wrapped(text, width=width)]
     return [
         *_head(shown, view, width, marks),
@@ -59,7 +59,7 @@ def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[st
         *(pools.lines if figures.pools else ["no pools in the settings file"]),
         *_concerns(figures, figures.pools, width, marks),
         "",
-        *(workers.lines if figures.workers else ["no workers now"]),
+        *(workers.lines if figures.all_workers else ["no workers now"]),
         "",
         *_decisions(shown, width, marks)[:MAX_DECISIONS],
         *notes,
@@ -209,6 +209,8 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
     ready, in_flight = sum(pool.ready for pool in figures.pools), sum(pool.in_flight for pool in figures.pools)
     oldest = max((pool.oldest_seconds for pool in figures.pools), default=0.0)
     workers = counted(len(figures.workers), "worker")
+    if figures.unsupervised:
+        workers += f" and {len(figures.unsupervised):,} unsupervised"
     every = f"{workers}: " + ", ".join(f"{count:,} {state}" for state, count in states.items()) if states else workers
     tasks = f"{ready:,} ready, {in_flight:,} in flight"
     waits = f", the oldest for {shown_seconds(oldest)}" if ready else ""
@@ -267,7 +269,7 @@ def _help(figures: FleetFigures, width: int, marks: Marks) -> list[str]:
         table.note
         for table in (
             _pool_table(figures.pools, width - len(_MARK), marks),
-            _worker_table(figures.workers, width, marks),
+            _worker_table(figures.all_workers, width, marks),
         )
         if table.note
     ]

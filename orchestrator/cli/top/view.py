@@ -69,7 +69,7 @@ def shown_pools(figures: FleetFigures, view: TopView) -> list[PoolFigures]:
 
 def shown_workers(figures: FleetFigures, view: TopView) -> list[WorkerFigures]:
     """Return the workers that the filter lets through, in the view's order."""
-    found = [worker for worker in figures.workers if _matches(view, worker.worker, worker.pool)]
+    found = [worker for worker in figures.all_workers if _matches(view, worker.worker, worker.pool)]
     match view.worker_order:
         case "state":
             found.sort(key=lambda worker: worker.state)
