@@ -83,7 +83,8 @@ def unsupervised_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Jso
 
 def present_json(worker: PresentWorker) -> Json:
     """Return a worker that its queues know as an answer has it; `since` is None where it is unknown."""
-    return asdict(worker) | {"since": worker.since or None}
+    found = asdict(worker)
+    return found | {"since": worker.since or None, "queues": [*worker.queues], "tasks": [*found["tasks"]]}
 
 
 def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation], *, now_seconds: float) -> Json:

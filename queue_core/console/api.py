@@ -43,7 +43,8 @@ class ApiProblemError(Exception):
     def __init__(self, reply: ApiReply) -> None:
         self.status = reply.status
         self.detail = str(reply.body.get("detail") or reply.body.get("title") or f"status {reply.status}")
-        self.kind = str(reply.body.get("type", "")).rpartition("/")[2]
+        self.kind = str(reply.body.get("type", "")).rpartition(":")[2].rpartition("/")[2]
+        self.url = str(reply.body.get("url") or "")
         super().__init__(self.detail)
 
 

@@ -34,6 +34,7 @@ from queue_core.console.sessions import (
 )
 from queue_core.console.shared import PageMemory, SharedApi
 from queue_core.console.stream import PageStream
+from queue_core.http_api.fleet_paths import FLEET, PRESENT_WORKERS, READS, SUPERVISORS
 from queue_core.log import get_logger
 
 log = get_logger()
@@ -309,13 +310,15 @@ class Console:
         return await call.introduced()
 
     async def _paths_of_api(self, viewer: Viewer) -> frozenset[str]:
-        """Return the paths that the API has: a server without a supervisor has no pools."""
+        """Return the paths that the API has, with those that it passes on to a supervisor."""
         if not self._paths:
             reply = await self._api.call("GET", DOCUMENT, token=viewer.token)
             found = reply.body.get("paths")
             if not reply.is_done:  # a server that does not answer now is asked again
                 return frozenset(found) if isinstance(found, dict) else frozenset()
             self._paths = frozenset(found) if isinstance(found, dict) else frozenset()
+            if PRESENT_WORKERS in self._paths and FLEET not in self._paths:  # it passes these on (ADR 97)
+                self._paths |= {SUPERVISORS, *READS}
         return self._paths
 
     # -- actions ----------------------------------------------------------------------------------------------------

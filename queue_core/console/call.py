@@ -83,6 +83,11 @@ class PageCall:
         return self.writes and self.role in ("operator", "admin")
 
     @property
+    def may_order(self) -> bool:
+        """Return whether buttons are drawn that give orders to a supervisor: not where it runs elsewhere."""
+        return self.may_operate and "/v1/pools/{pool}/pause" in self.paths
+
+    @property
     def sees_payloads(self) -> bool:
         """Return whether pages show payloads to this viewer."""
         return self.payloads.for_viewers or self.role != "viewer"

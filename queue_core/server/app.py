@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
+from queue_core.http_api.fleet_paths import FLEET
 from queue_core.server import appengine, events, schemas
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
@@ -36,7 +37,7 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
-from queue_core.server.fleet_gateway import FLEET, FleetGateway
+from queue_core.server.fleet_gateway import FleetGateway
 from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body

@@ -156,7 +156,7 @@ def test_over_a_store_its_queues_are_shown_and_changed() -> None:
     QueueService(store).run(lambda work: work.add(QUEUE, [NewTask(b'{"cat": 1}', name="one")]))
     with alone(OfStore(store)) as (visitor, announced):
         assert announced.login_address is None
-        assert "No supervisor runs here" in visitor.get("").text
+        assert "This server hosts the queues only. No supervisor runs" in visitor.get("").text
         assert '"cat": 1' in visitor.get(f"queues/{QUEUE}/tasks/one").text
         assert "is deleted" in visitor.post(f"queues/{QUEUE}/tasks/one/delete", {"back": f"queues/{QUEUE}"}).text
         missing = visitor.get(f"queues/{QUEUE}/tasks/one")

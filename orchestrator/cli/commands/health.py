@@ -78,7 +78,7 @@ def _supervisor(target: Target | None, file: Path | None) -> dict[str, object] |
         if found is not None:
             return found | _pools_at(target)
     path = file or Path(DEFAULT_FILE)
-    project = load_project(path) if path.is_file() else None
+    project = load_project(file) if path.is_file() else None
     found = None if project is None else _listening(project, target) or _local(project)
     return found or (None if target is None else _registered(target))
 

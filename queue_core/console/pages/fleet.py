@@ -6,32 +6,43 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
+from queue_core.console.pages.hosts import console_of
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import ready_in, trends_of_pools
 from queue_core.console.sparkline import sparkline
+from queue_core.http_api.fleet_paths import FLEET, PRESENT_WORKERS
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted, shown_setting
 
-FLEET: Final = "/v1/fleet"
 RECENT_SECONDS: Final = 600.0
 """How long a worker's failure is among the alerts."""
 MAX_DEATHS_COUNTED: Final = 100
 
 
 async def overview(call: PageCall) -> Mapping[str, object]:
-    """Return the alerts and pools; where there is no supervisor, the queues."""
+    """Return the alerts and pools; where no supervisor can be asked, the queues and the workers that they know."""
     stats = await call.get("/v1/stats") if "/v1/stats" in call.paths else {"queues": []}
     queues = cast("list[Json]", stats["queues"])
     dead = [one for one in queues if one["dead"]]
+    nothing: Mapping[str, object] = {
+        "fleet": None,
+        "pools": [],
+        "alerts": _alerts_of_queues(dead),
+        "queues": queues,
+        "problem": "",
+        "console": "",
+        "trends": {},
+    }
     if FLEET not in call.paths:
-        alerts = _alerts_of_queues(dead)
-        return {"fleet": None, "pools": [], "alerts": alerts, "queues": queues, "problem": "", "trends": {}}
+        return {**nothing, "unsupervised": []}
     try:
         fleet, pools, trends = await asyncio.gather(call.get(FLEET), call.get("/v1/pools"), trends_of_pools(call))
     except ApiProblemError as problem:
-        if problem.status != 503:
+        if problem.status not in (404, 503):
             raise
-        return {"fleet": None, "pools": [], "alerts": [], "queues": queues, "problem": problem.detail, "trends": {}}
+        text = "" if problem.kind == "no-supervisor" else problem.detail
+        console = console_of({"url": problem.url})
+        return {**nothing, "unsupervised": await present_workers(call), "problem": text, "console": console}
     rows = cast("list[Json]", pools["pools"])
     alerts = [
         *_alerts_of_fleet(fleet),
@@ -40,7 +51,16 @@ async def overview(call: PageCall) -> Mapping[str, object]:
         *_alerts_of_queues(dead),
     ]
     lines = {str(one["pool"]): sparkline(ready_in(one)) for one in trends}
-    return {"fleet": fleet, "pools": rows, "alerts": alerts, "queues": queues, "problem": "", "trends": lines}
+    others = cast("Json", fleet["snapshot"]).get("unsupervised", [])
+    shown = {"fleet": fleet, "pools": rows, "alerts": alerts, "unsupervised": others, "trends": lines}
+    return {**nothing, **shown}
+
+
+async def present_workers(call: PageCall) -> list[Json]:
+    """Return the workers that lease from the queues, whoever started them; none of an older server."""
+    if PRESENT_WORKERS not in call.paths:
+        return []
+    return cast("list[Json]", (await call.get(PRESENT_WORKERS))["workers"])
 
 
 Alert = tuple[str, str, str]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, cast
 
+from queue_core.console.api import ApiProblemError
 from queue_core.console.call import PageCall
 from queue_core.console.sparkline import Sparkline, sparkline, total_of
 from queue_core.http_api.values import Json
@@ -11,12 +12,17 @@ PATH: Final = "/v1/trends"
 
 
 async def trends_of_pools(call: PageCall) -> Sequence[Json]:
-    """Return the trend of each pool; none where the API has none."""
+    """Return the trend of each pool; none where the API has none, or no supervisor can be asked."""
     if PATH not in call.paths:
         return ()
 
     async def read() -> Sequence[Json]:
-        return cast("list[Json]", (await call.get(PATH))["pools"])
+        try:
+            return cast("list[Json]", (await call.get(PATH))["pools"])
+        except ApiProblemError as problem:
+            if problem.status not in (404, 503):  # no supervisor can be asked
+                raise
+            return ()
 
     return await call.memory.value(("trends", call.rights), None, read)
 

@@ -6,6 +6,8 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
+from queue_core.console.pages.fleet import present_workers
+from queue_core.console.pages.hosts import console_of
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
@@ -21,10 +23,21 @@ _EXTERNAL: Final = "external:"
 async def all_workers(call: PageCall) -> Mapping[str, object]:
     """Return the workers of all pools, or of one."""
     pool, state = call.one("pool"), call.one("state")
-    found = await call.get("/v1/workers", query=[("pool", pool)] if pool else [])
+    chosen = {"pool": pool, "state": state, "problem": "", "console": ""}
+    try:
+        found = await call.get("/v1/workers", query=[("pool", pool)] if pool else [])
+    except ApiProblemError as problem:
+        if problem.status not in (404, 503):
+            raise
+        known = [one for one in await present_workers(call) if pool in ("", one["pool"])]
+        others = [one for one in known if not state or one["state"] == state]
+        about = {"problem": problem.detail, "console": console_of({"url": problem.url})}
+        return {**chosen, **about, "fleet": None, "workers": [], "total": 0, "unsupervised": others}
     workers = cast("list[Json]", found["workers"])
     shown = [one for one in workers if not state or one.get("state") == state]
-    return {"fleet": found, "workers": shown, "total": len(workers), "pool": pool, "state": state}
+    beside = cast("list[Json]", found.get("unsupervised", []))
+    others = [one for one in beside if not state or one["state"] == state]
+    return {**chosen, "fleet": found, "workers": shown, "total": len(workers), "unsupervised": others}
 
 
 async def worker(call: PageCall) -> Mapping[str, object]:
@@ -35,16 +48,22 @@ async def worker(call: PageCall) -> Mapping[str, object]:
     try:
         found = await call.get(path)
     except ApiProblemError as problem:
-        if problem.status != 404:
+        if problem.status not in (404, 503):
             raise
+        present = next((one for one in await present_workers(call) if one["worker"] == name), None)
+        if present is not None:
+            await log
+            nothing = {"worker": None, "death": None, "log": None, "queue": "", "is_ours": False, "holds": ""}
+            return {"name": name, "present": present, **nothing}
         certificate = await call.get(f"/v1/deaths/{quoted(name)}")
         shown = {"worker": None, "death": certificate["death"], "queue": "", "is_ours": False, "holds": ""}
-        return {"name": name, "log": await log, **shown}
+        return {"name": name, "present": None, "log": await log, **shown}
     queues = cast("Json", found["settings"] or {}).get("queues")
     queue = queues[0] if isinstance(queues, list) and len(queues) == 1 else ""
     running = cast("Json", found["worker"])
     return {
         "name": name,
+        "present": None,
         "worker": running,
         "death": None,
         "log": await log,

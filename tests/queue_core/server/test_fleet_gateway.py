@@ -14,9 +14,9 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
+from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
 from queue_core.registrations.supervisors import KIND
 from queue_core.server import fleet_gateway
-from queue_core.server.fleet_gateway import ORDERS, READS, SUPERVISORS
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import RunningServer, a_server
@@ -104,9 +104,7 @@ def test_nothing_is_passed_on_for_a_caller_whom_this_server_refuses(server: Runn
     ("facts", "place"),
     [
         pytest.param({"url": "http://192.0.2.7:7777", "reach": "network"}, "at http://192.0.2.7:7777", id="machine"),
-        pytest.param(
-            {"url": "http://fleet.example:77", "reach": "network"}, "at http://fleet.example:77", id="name"
-        ),
+        pytest.param({"url": "http://fleet.example:77", "reach": "network"}, "at http://fleet.example:77", id="name"),
         pytest.param({"host": "other", "url": "http://127.0.0.1:1"}, "at http://127.0.0.1:1", id="loopback of another"),
         pytest.param({"url": ""}, "without a listener (supervisor.listen)", id="no listener"),
         pytest.param({"url": "http://me:secret@192.0.2.7:1", "reach": "network"}, "@192.0.2.7:1", id="login"),
