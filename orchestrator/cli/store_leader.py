@@ -37,7 +37,11 @@ class StoreLeader:
     def error(self) -> NoFleetError:
         """Return the error of a command that can't ask it."""
         url = self.supervisor.url
-        fix = f"--url {url}" if url else f"run this on {self.supervisor.host} with its settings file, or set listen"
+        fix = (
+            f"--url {url}"
+            if url
+            else f"run it on {self.supervisor.host} with its settings file, or set supervisor.listen there"
+        )
         hosts = "This server hosts the queues only. " if self.queues.is_server else ""
         message = f"{hosts}The supervisor runs {self.supervisor.place}"
         return NoFleetError(message, code=exits.UNAVAILABLE, where=self.queues.shown, fix=fix)

@@ -100,7 +100,7 @@ def present_workers(work: UnitOfWork, heard: Sequence[tuple[str, WorkerActivity]
             _add_leases(work, queue, known)
     pools = _pools(registrations(work, SUPERVISORS), registrations(work, POOL_TAGS))
     kept = {name: one for name, one in known.items() if name and _is_here(one)}
-    _count_finished(work, {name: one for name, one in kept.items() if not pool_of(name, pools)}, queues)
+    _count_finished(work, kept, queues)
     return [_present(name, kept[name], pool_of(name, pools)) for name in sorted(kept)[:MAX_WORKERS]]
 
 

@@ -158,8 +158,11 @@ def _unserved(queues: Queues, story: TaskStory, where: TargetOptions) -> str:
 
 
 def _unknown(name: str, target: Target, where: TargetOptions) -> CommandError:
-    pools = [] if where["store"] else _pools_elsewhere(where) if where["url"] else _known_pools(where)
-    if where["store"] or pools is None:
+    pools = _pools_elsewhere(where) if where["store"] or where["url"] else _known_pools(where)
+    leader = leader_of(**where)
+    if leader is not None and pools is None and name in leader.supervisor.pools:
+        return leader.error()
+    if pools is None:
         fix = "a pool is explained by its supervisor: give the URL of its `towline up`, or -f with its settings file"
         message = f"there is no queue and no task '{name}'"
         return CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=fix)
