@@ -76,6 +76,8 @@ class FleetRights:
 
         def is_seen(entry: object) -> bool:
             pool, queue = _member(entry, "pool"), _member(entry, "queue")
+            if isinstance(entry, Mapping) and not pool and not queue:  # a worker that no supervisor started
+                return self._allows_all(caller, map(str, list_in(entry, "queues")), access)
             return pool in seen if pool else self._allows(caller, queue, access)
 
         kept = {name: type(value)(filter(is_seen, value)) for name, value in answer if isinstance(value, list | tuple)}
@@ -89,6 +91,11 @@ class FleetRights:
         snapshot["workers"] = [one for one in mappings_of(whole.get("workers")) if _member(one, "pool") in seen]
         snapshot["unserved"] = [
             one for one in mappings_of(whole.get("unserved")) if self._allows(caller, _member(one, "queue"), "look")
+        ]
+        snapshot["unsupervised"] = [
+            one
+            for one in mappings_of(whole.get("unsupervised"))
+            if self._allows_all(caller, map(str, list_in(one, "queues")), "look")
         ]
         return fleet.model_copy(
             update={

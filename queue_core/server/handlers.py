@@ -432,10 +432,18 @@ class PresentWorkers(TypedDict):
     workers: list[present.PresentWorker]
 
 
-async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorkers:  # noqa: ARG001 - a handler
+async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorkers:
     now = core.service.clock.monotonic()
     heard = [(one.queue, one.describe(now=now)) for one in core.waiting.presence.recent(now=now)]
-    return {"workers": await core.read(lambda work: present.present_workers(work, heard))}
+
+    def read(work: UnitOfWork) -> list[present.PresentWorker]:
+        found = present.present_workers(work, heard)
+        if core.access.sees_all(call.principal):
+            return found
+        visible = {spec.name for spec in core.access.visible(call.principal, work.transaction.queues(), "look")}
+        return [one for one in found if visible.issuperset(one.queues)]
+
+    return {"workers": await core.read(read)}
 
 
 async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
