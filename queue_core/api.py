@@ -21,7 +21,7 @@ from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewal, Renewed, Storage
 
 if TYPE_CHECKING:
-    from queue_core.registrations.present_workers import PresentWorker
+    from queue_core.registrations.present_workers import LeasingWorker
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
@@ -290,8 +290,8 @@ class Queues(Protocol):
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
 
-    def present_workers(self) -> list["PresentWorker"]:
-        """Return the workers that lease from these queues, whoever started them, by name; at most 1,000."""
+    def present_workers(self) -> list["LeasingWorker"]:
+        """Return the workers that lease from these queues, supervised or not, by name; at most 1,000."""
 
     def registrations(self, kind: str) -> list["Registration"]:
         """Return the facts of that kind that are kept now, by name."""

@@ -33,7 +33,7 @@ from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewe
 
 if TYPE_CHECKING:
     from queue_core.clock import Instant
-    from queue_core.registrations.present_workers import PresentWorker
+    from queue_core.registrations.present_workers import LeasingWorker
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
@@ -357,7 +357,7 @@ class HttpQueues:
         """See `Queues.register`."""
         self._change(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
 
-    def present_workers(self) -> list["PresentWorker"]:
+    def present_workers(self) -> list["LeasingWorker"]:
         """See `Queues.present_workers`."""
         from queue_core.registrations.present_workers import worker_in
 

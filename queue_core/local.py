@@ -47,7 +47,7 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
-    from queue_core.registrations.present_workers import PresentWorker
+    from queue_core.registrations.present_workers import LeasingWorker
     from queue_core.registrations.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
@@ -430,7 +430,7 @@ class LocalQueues:
             else:
                 return
 
-    def present_workers(self) -> list["PresentWorker"]:
+    def present_workers(self) -> list["LeasingWorker"]:
         """See `Queues.present_workers`. A store alone does not know lease calls that wait."""
         from queue_core.registrations.present_workers import present_workers
 

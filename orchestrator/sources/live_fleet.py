@@ -17,7 +17,7 @@ from queue_core.api import Observation, ObservationQuery, Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags
 from queue_core.errors import InvalidRequestError, UnknownQueueError
-from queue_core.registrations.present_workers import PresentWorker
+from queue_core.registrations.present_workers import LeasingWorker
 from queue_core.stats import FinishedLease, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
@@ -81,7 +81,7 @@ def unsupervised_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Jso
     return [present_json(one) for one in found if not one.pool and one.worker not in ours]
 
 
-def present_json(worker: PresentWorker) -> Json:
+def present_json(worker: LeasingWorker) -> Json:
     """Return a worker that its queues know as an answer has it; `since` is None where it is unknown."""
     found = asdict(worker)
     return found | {"since": worker.since or None, "queues": [*worker.queues], "tasks": [*found["tasks"]]}

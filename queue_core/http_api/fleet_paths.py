@@ -42,4 +42,4 @@ ORDERS: Final = (
 )
 """What only the supervisor itself takes."""
 PRESENT_WORKERS: Final = "/v1/present-workers"
-"""The workers that lease from the queues, whoever started them: a server that has this path passes the others on."""
+"""The workers that lease from the queues, supervised or not: a server that has this path passes the others on."""

@@ -1,4 +1,4 @@
-"""The workers that a store and a server know, whoever started them: by their registrations, leases and lease calls.
+"""The workers that a store and a server know, supervised or not: by their registrations, leases and lease calls.
 
 A worker that no supervisor started registers itself (`worker/presence.py`); any other program is known by what it
 leases, and at its server by its calls (ADR 97).
@@ -45,7 +45,7 @@ class HeldTask:
 
 
 @dataclass(frozen=True, slots=True)
-class PresentWorker:
+class LeasingWorker:
     """A worker that leases from the queues of a store.
 
     Args:
@@ -75,24 +75,24 @@ class PresentWorker:
 class _Known:
     facts: Mapping[str, str] | None = None
     queues: dict[str, None] = field(default_factory=dict)
-    heard: list[WorkerActivity] = field(default_factory=list)
+    calls: list[WorkerActivity] = field(default_factory=list)
     tasks: list[HeldTask] = field(default_factory=list)
     finished: int = 0
 
 
-def present_workers(work: UnitOfWork, heard: Sequence[tuple[str, WorkerActivity]] = ()) -> list[PresentWorker]:
+def present_workers(work: UnitOfWork, calls: Sequence[tuple[str, WorkerActivity]] = ()) -> list[LeasingWorker]:
     """Return the workers by name, at most 1,000.
 
     Args:
-        heard: the lease calls that a server knows, with their queues.
+        calls: the lease calls that a server knows, with their queues.
     """
     known: dict[str, _Known] = {}
     for one in registrations(work, KIND):
         found = known.setdefault(one.name, _Known(one.facts))
         found.queues[one.facts.get("queue", "")] = None
-    for queue, activity in heard:
+    for queue, activity in calls:
         found = known.setdefault(activity.worker, _Known())
-        found.heard.append(activity)
+        found.calls.append(activity)
         found.queues[queue] = None
     queues = [spec.name for spec in work.transaction.queues()]
     for queue in queues:
@@ -104,10 +104,10 @@ def present_workers(work: UnitOfWork, heard: Sequence[tuple[str, WorkerActivity]
     return [_present(name, kept[name], pool_of(name, pools)) for name in sorted(kept)[:MAX_WORKERS]]
 
 
-def worker_in(record: Mapping[str, Any]) -> PresentWorker:
+def worker_in(record: Mapping[str, Any]) -> LeasingWorker:
     """Return the worker that a server describes."""
     tasks = tuple(HeldTask(**one) for one in record["tasks"])
-    return PresentWorker(**{**record, "queues": tuple(record["queues"]), "tasks": tasks})
+    return LeasingWorker(**{**record, "queues": tuple(record["queues"]), "tasks": tasks})
 
 
 def pool_of(worker: str, pools: Iterable[str]) -> str:
@@ -141,15 +141,15 @@ def _count_finished(work: UnitOfWork, known: Mapping[str, _Known], queues: Itera
 def _is_here(one: _Known) -> bool:
     if one.tasks or one.facts is not None:
         return True
-    return any(is_recent(heard.silent_seconds) and not heard.hung_up for heard in one.heard)
+    return any(is_recent(call.silent_seconds) and not call.hung_up for call in one.calls)
 
 
-def _present(name: str, one: _Known, pool: str) -> PresentWorker:
+def _present(name: str, one: _Known, pool: str) -> LeasingWorker:
     facts = one.facts or {}
-    silent_seconds = min((heard.silent_seconds for heard in one.heard), default=None)
-    waits = any(heard.waits and not heard.hung_up and not heard.silent_seconds for heard in one.heard)
+    silent_seconds = min((call.silent_seconds for call in one.calls), default=None)
+    waits = any(call.waits and not call.hung_up and not call.silent_seconds for call in one.calls)
     tasks = sorted(one.tasks, key=lambda task: -task.held_seconds)
-    return PresentWorker(
+    return LeasingWorker(
         worker=name,
         pool=pool,
         host=facts.get("host", ""),

@@ -201,7 +201,7 @@ ENDPOINTS = (
     _regular(
         "GET",
         "/v1/present-workers",
-        "List the workers that lease from the queues, whoever started them.",
+        "List the workers that lease from the queues, supervised or not.",
         "stats",
         handlers.present_workers,
     ),

@@ -429,14 +429,14 @@ async def worker_activity(core: ServerState, call: EndpointCall) -> schemas.Work
 class PresentWorkers(TypedDict):
     """Workers that lease from the queues, by name; at most 1,000."""
 
-    workers: list[present.PresentWorker]
+    workers: list[present.LeasingWorker]
 
 
 async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorkers:
     now = core.service.clock.monotonic()
     heard = [(one.queue, one.describe(now=now)) for one in core.waiting.presence.recent(now=now)]
 
-    def read(work: UnitOfWork) -> list[present.PresentWorker]:
+    def read(work: UnitOfWork) -> list[present.LeasingWorker]:
         found = present.present_workers(work, heard)
         if core.access.sees_all(call.principal):
             return found

@@ -31,7 +31,7 @@ from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.invocation import line_of
 from queue_core.worker.lifecycle import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
-from queue_core.worker.presence import WorkerPresence
+from queue_core.worker.presence import WorkerRegistration
 from queue_core.worker.respawn import EXIT_RECYCLED, run_in_children
 from queue_core.worker.runner import OrphanWatch, Runner
 from queue_core.worker.settings import WorkerSettings
@@ -147,7 +147,7 @@ def _presence(runner: Runner, queues: Queues, settings: WorkerSettings) -> Itera
     if settings.pool:
         yield
         return
-    presence = WorkerPresence(
+    presence = WorkerRegistration(
         queues, settings.worker, queue=runner.queue, finished=lambda: runner.tasks_done, clock=SystemClock()
     )
     presence.start()

@@ -23,7 +23,7 @@ LASTING: Final = 3.0
 """A registration holds for so many pauses."""
 
 
-class WorkerPresence:
+class WorkerRegistration:
     """The registration of one worker, renewed from a thread of its own."""
 
     def __init__(self, queues: Queues, worker: str, *, queue: str, finished: Callable[[], int], clock: Clock) -> None:

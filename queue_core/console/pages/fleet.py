@@ -57,7 +57,7 @@ async def overview(call: PageCall) -> Mapping[str, object]:
 
 
 async def present_workers(call: PageCall) -> list[Json]:
-    """Return the workers that lease from the queues, whoever started them; none of an older server."""
+    """Return the workers that lease from the queues, supervised or not; none of an older server."""
     if PRESENT_WORKERS not in call.paths:
         return []
     return cast("list[Json]", (await call.get(PRESENT_WORKERS))["workers"])

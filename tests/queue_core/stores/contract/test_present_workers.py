@@ -6,7 +6,7 @@ import pytest
 
 from queue_core.clock import START, ManualClock
 from queue_core.local import LocalQueues
-from queue_core.registrations.present_workers import KIND, HeldTask, PresentWorker, pool_of, present_workers
+from queue_core.registrations.present_workers import KIND, HeldTask, LeasingWorker, pool_of, present_workers
 from queue_core.registrations.supervisors import KIND as SUPERVISORS
 from queue_core.service import QueueService
 from queue_core.stats import WorkerActivity
@@ -38,7 +38,7 @@ def test_a_worker_is_known_by_what_it_leases(queues: LocalQueues, clock: ManualC
     mail.lease(2, worker="robot", seconds=60)
     clock.advance(5)
     assert queues.present_workers() == [
-        PresentWorker(
+        LeasingWorker(
             worker="robot",
             pool="",
             host="",
