@@ -205,8 +205,8 @@ def _explain_queue(name: str, *, as_json: bool, where: TargetOptions) -> bool:
         print_json(told | {"unserved": [one.record() for one in unserved], "sentences": degradations})
         return True
     shown = [(counts[count], word) for count, word in _COUNTS if count != "held" or stats.held]
-    *others, (number, word) = shown
-    seen = "".join(f"{one:,} {what}, " for one, what in others)
+    *first, (number, word) = shown
+    seen = "".join(f"{one:,} {what}, " for one, what in first)
     print_wrapped(f"{shown_queue(name)}: a queue, {seen}{counted(number, f'{word} task')}", hang=2)
     paused = [describe_pause(name)] if stats.paused else []
     limited = [held] if held else []
