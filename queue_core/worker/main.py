@@ -1,7 +1,9 @@
 """Run a worker process, from its settings to its exit code."""
 
+import atexit
 import contextlib
 import faulthandler
+import gc
 import io
 import os
 import signal
@@ -24,6 +26,7 @@ from queue_core.local import LocalQueues
 from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.last_program import become_last_program
+from queue_core.process.process_end import write_out
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
@@ -76,6 +79,7 @@ def run_worker(settings: WorkerSettings, *, renew: Callable[[], None] = lambda: 
     faulthandler.register(STACK_SIGNAL, file=_STDERR, all_threads=True)
     _flush_lines()
     if settings.recycle.tasks is None or settings.supervisor_lock is None:
+        atexit.register(_write_files_out)  # before the app's own functions, so that it runs after them
         return _work(settings, EXIT_OK)
     watch, clock = OrphanWatch(settings.supervisor_lock), SystemClock()
 
@@ -167,6 +171,11 @@ def _flush_lines() -> None:
     """Let each line that a handler prints reach a pipe or file at once, not when 8 KiB have gathered."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(line_buffering=True)
+
+
+def _write_files_out() -> None:
+    """Write out the buffers of all files: the interpreter leaves those of a module that a daemon thread still uses."""
+    write_out(gc.get_objects())
 
 
 def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:

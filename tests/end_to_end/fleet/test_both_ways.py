@@ -36,6 +36,10 @@ SAME: Final = {
         "class Audit:\n    log = None",
         'Audit.log = Audit.log or open("audit.csv", "a")\nAudit.log.write(f"{n}\\n")',
     ),
+    "a file that a thread still knows at the end": Program(
+        'import threading\nlog = open("audit.csv", "a")\ndef stay():\n    threading.Event().wait()',
+        'threading.Thread(target=stay, daemon=True).start()\nlog.write(f"{n}\\n")',
+    ),
     "a compressed file of a handler": Program(
         "import gzip\nlog = None",
         'global log\nlog = log or gzip.GzipFile("audit.gz", "ab", mtime=0)\nlog.write(b"%d;" % n)',
