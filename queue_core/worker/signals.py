@@ -42,6 +42,10 @@ class StopSignals:
         """Handle a signal; to be set with `signal.signal`."""
         self.count(number, by="handler")
 
+    def has_seen(self, number: int) -> bool:
+        """Return whether a signal of this number has come."""
+        return self._handled[number] > 0
+
     def count(self, number: int, *, by: Literal["handler", "descriptor"]) -> None:
         """Count one more signal of this number, seen by one of the two ways, and drain or release."""
         with self._lock:
@@ -66,6 +70,9 @@ def stop_signals_handled(
 
     The value is a function for the main thread: it restores signal handlers that a task's handler replaced, and returns
     the names of those signals. Children forked within the block start with the signal handlers from before it.
+
+    After the block the first signal of a kind that has not come yet changes nothing, as the worker ends already: it
+    would be killed before it has written its files out. The next one does what it did before the block.
     """
     stop_signals = StopSignals(worker)
     before = {number: signal.signal(number, stop_signals.handle) for number in STOP_SIGNALS}
@@ -89,10 +96,21 @@ def stop_signals_handled(
         yield restore
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if stop_signals.has_seen(number) else _restorer(handler))
         if writing >= 0:
             signal.set_wakeup_fd(wakeup_before)
             os.close(writing)  # the thread reads the end of it
+
+
+def _restorer(
+    handler: Callable[[int, FrameType | None], object] | int | None,
+) -> Callable[[int, FrameType | None], None]:
+    """Return a handler that lets a worker end that ends by itself: its first signal only restores `handler`."""
+
+    def restore(number: int, _frame: FrameType | None) -> None:
+        signal.signal(number, handler)
+
+    return restore
 
 
 def give_children_signals(handlers: Mapping[signal.Signals, object]) -> None:

@@ -196,6 +196,18 @@ def test_a_worker_that_recycles_itself_writes_all_lines_of_its_files(tmp_path: P
     assert sorted(left.files["audit.csv"].split()) == [b"0", b"1", b"2", b"3"]
 
 
+@pytest.mark.parametrize("way", ["executed", "forked"])
+def test_a_request_to_stop_does_not_cut_a_worker_short_that_ends_by_itself(tmp_path: Path, way: str) -> None:
+    program = Program(
+        'import atexit, os, signal\nlog = open("audit.csv", "a")',
+        'log.write(f"{n}\\n")\natexit.register(lambda: n % 2 or os.kill(os.getpid(), signal.SIGTERM))',
+    )
+    ways = both_ways(tmp_path, program)
+    left = ways.executed() if way == "executed" else ways.forked()
+    assert left.codes == (0, 0)
+    assert left.files["audit.csv"].split() == [b"0", b"1", b"2", b"3"]
+
+
 def test_each_child_of_a_forked_worker_draws_numbers_of_its_own(tmp_path: Path) -> None:
     ways = both_ways(tmp_path, Program("import random\nrng = random.Random()", "note(rng.random())"))
     assert ways.recycled(forked=True).repeats["notes"] == [1, 1, 1, 1]
