@@ -91,9 +91,9 @@ def _shorten(monkeypatch: pytest.MonkeyPatch, *, seconds: float) -> None:
     """Calls of commands wait for so long instead of five seconds to thirty."""
     ask = Transport.request
 
-    def asked(self: Transport, request: bytes, *, timeout_seconds: float) -> object:
+    def asked(self: Transport, request: bytes, *, timeout_seconds: float, watches: bool = False) -> object:
         assert timeout_seconds <= 30.0
-        return ask(self, request, timeout_seconds=seconds)
+        return ask(self, request, timeout_seconds=seconds, watches=watches)
 
     monkeypatch.setattr(Transport, "request", asked)
 
