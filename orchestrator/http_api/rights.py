@@ -3,7 +3,7 @@
 A pool is seen by those who see each of its queues. Calls about the fleet as a whole are for tokens of all queues.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Final
 
@@ -69,26 +69,26 @@ class FleetRights:
         """See `Rights.shown`."""
         access = ACCESS_OF_VERB[endpoint.permission or "stats"]
         if isinstance(answer, PublishedFleet):
-            return self._fleet_shown(caller, answer, self._seen(caller, access))
+            return self._fleet_shown(caller, answer, self._shown_pools(caller, access))
         if endpoint.path not in LISTS:
             return answer
-        seen = self._seen(caller, access)
+        seen = self._shown_pools(caller, access)
 
         def is_seen(entry: object) -> bool:
             pool, queue = _member(entry, "pool"), _member(entry, "queue")
             if isinstance(entry, Mapping) and not pool and not queue:  # a worker that no supervisor started
                 return self._allows_all(caller, map(str, list_in(entry, "queues")), access)
-            return pool in seen if pool else self._allows(caller, queue, access)
+            return seen(pool) if pool else self._allows(caller, queue, access)
 
         kept = {name: type(value)(filter(is_seen, value)) for name, value in answer if isinstance(value, list | tuple)}
         return answer.model_copy(update=kept)
 
-    def _fleet_shown(self, caller: Principal, fleet: PublishedFleet, seen: frozenset[str]) -> PublishedFleet:
+    def _fleet_shown(self, caller: Principal, fleet: PublishedFleet, seen: Callable[[str], bool]) -> PublishedFleet:
         """Return a fleet with these pools only; of what else it has, plain values such as its phase."""
         whole = fleet.snapshot
         snapshot: Json = {name: one for name, one in whole.items() if one is None or isinstance(one, str | int | float)}
-        snapshot["pools"] = {name: one for name, one in mapping_of(whole.get("pools")).items() if name in seen}
-        snapshot["workers"] = [one for one in mappings_of(whole.get("workers")) if _member(one, "pool") in seen]
+        snapshot["pools"] = {name: one for name, one in mapping_of(whole.get("pools")).items() if seen(name)}
+        snapshot["workers"] = [one for one in mappings_of(whole.get("workers")) if seen(_member(one, "pool"))]
         snapshot["unserved"] = [
             one for one in mappings_of(whole.get("unserved")) if self._allows(caller, _member(one, "queue"), "look")
         ]
@@ -100,9 +100,9 @@ class FleetRights:
         return fleet.model_copy(
             update={
                 "snapshot": snapshot,
-                "decisions": [one for one in fleet.decisions if _member(one, "pool") in seen],
-                "deaths": [one for one in fleet.deaths if _member(one, "pool") in seen],
-                "templates": {name: one for name, one in fleet.templates.items() if name in seen},
+                "decisions": [one for one in fleet.decisions if seen(_member(one, "pool"))],
+                "deaths": [one for one in fleet.deaths if seen(_member(one, "pool"))],
+                "templates": {name: one for name, one in fleet.templates.items() if seen(name)},
             }
         )
 
@@ -155,6 +155,11 @@ class FleetRights:
     def _seen(self, caller: Principal, access: Access) -> frozenset[str]:
         """Return the pools that a caller may use so."""
         return frozenset(name for name, queues in self._pools().items() if self._allows_all(caller, queues, access))
+
+    def _shown_pools(self, caller: Principal, access: Access) -> Callable[[str], bool]:
+        """Return whether a pool is shown: one that was removed or renamed since only to tokens of all queues."""
+        known, seen = self._pools().keys(), self._seen(caller, access)
+        return lambda pool: pool in seen or (caller.queues is None and pool not in known)
 
     def _allows_all(self, caller: Principal, queues: Iterable[str], access: Access) -> bool:
         return all(self._allows(caller, queue, access) for queue in queues)
