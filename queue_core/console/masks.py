@@ -8,7 +8,9 @@ from queue_core.console.payload import is_redacted
 from queue_core.http_api.values import Json
 
 MASK: Final = "***"
-TEXTS: Final = frozenset({"reason", "message", "text", "detail", "line", "lines", "last_lines", "stack", "why"})
+TEXTS: Final = frozenset(
+    {"reason", "message", "text", "detail", "line", "lines", "last_lines", "stack", "traceback", "why"}
+)
 """The members of replies that handlers wrote, or that quote what they wrote."""
 _NAME: Final = re.compile(r"""(?P<quote>\\?["'])?(?P<name>[A-Za-z_][\w.-]{0,99})(?(quote)(?P=quote))[ ]?[:=][ ]?""")
 """A name before its value: `name=`, `name: `, `"name": `, also where the quotes are escaped."""

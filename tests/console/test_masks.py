@@ -80,7 +80,8 @@ def test_errors_are_masked_by_the_rules_of_payloads_for_all_but_administrators()
     with a_server(options=ServeOptions(tokens=TOKENS, console_redact=REDACT)) as server:
         queue = server.queue(token=SECRETS[Role.ADMIN])
         queue.add(NewTask(b"x", name="one"))
-        failure = Failure("raised", "ValueError", "no account: password=hunter2", "tasks.py:14")
+        text = "no account: password=hunter2"
+        failure = Failure("raised", "ValueError", text, "tasks.py:14", traceback=f"Traceback ...\nValueError: {text}")
         queue.release(queue.lease(), dead_reason="ValueError: password=hunter2", error=failure)
         queue.close()
         for address in (f"queues/{QUEUE}/tasks/one", f"queues/{QUEUE}/dead", f"queues/{QUEUE}/leases", "events"):

@@ -98,6 +98,17 @@ def test_a_failing_task_is_retried_and_then_failed_with_its_errors(queues: Memor
         _ = result.return_value
     assert [one.status for one in finished] == [TaskResultStatus.FAILED, TaskResultStatus.FAILED]
     assert finished[0].errors[0].exception_class is ValueError
+    kept = result.errors[-1]
+    assert kept.exception_class is ValueError
+    assert kept.traceback.startswith("Traceback (most recent call last):")
+    assert "in failing_task" in kept.traceback
+
+
+def test_the_class_of_an_error_of_the_project_is_found_again(queues: MemoryQueues) -> None:
+    queues.put_queue(QueueSpec("default", max_leases=1))
+    result = tasks.declined_payment.enqueue()
+    run_until_empty(app, queues=queues)
+    assert tasks.declined_payment.get_result(result.id).errors[-1].exception_class is tasks.PaymentDeclinedError
 
 
 def test_a_task_of_a_backend_with_one_lease_is_not_retried(queues: MemoryQueues) -> None:

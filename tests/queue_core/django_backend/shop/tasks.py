@@ -50,6 +50,15 @@ async def failing_task(subject: str) -> None:
         raise ValueError("Subject cannot be empty.")
 
 
+class PaymentDeclinedError(Exception):
+    """An error of the project's own."""
+
+
+@task
+def declined_payment() -> None:
+    raise PaymentDeclinedError("no funds")
+
+
 def wipe_everything() -> None:
     """Do harm: never declared a task."""
     raise AssertionError("a stranger's path was called")
