@@ -16,6 +16,7 @@ from orchestrator.http_api.fleet import PATH as FLEET
 from orchestrator.http_api.fleet import PublishedFleet
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.metrics import FleetMetrics
+from orchestrator.http_api.registry import ListedSupervisors
 from orchestrator.json_fields import Json, list_in, mapping_of, mappings_of
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
@@ -70,6 +71,10 @@ class FleetRights:
         access = ACCESS_OF_VERB[endpoint.permission or "stats"]
         if isinstance(answer, PublishedFleet):
             return self._fleet_shown(caller, answer, self._shown_pools(caller, access))
+        if isinstance(answer, ListedSupervisors):
+            seen = self._shown_pools(caller, access)
+            rows = [one.model_copy(update={"pools": list(filter(seen, one.pools))}) for one in answer.supervisors]
+            return answer.model_copy(update={"supervisors": rows})
         if endpoint.path not in LISTS:
             return answer
         seen = self._shown_pools(caller, access)

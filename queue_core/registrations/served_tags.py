@@ -88,12 +88,17 @@ def facts_of(queues: Sequence[str], tags: TagFilter) -> Mapping[str, str] | None
 
 def registered_tags(queues: Queues, queue: str) -> dict[str, TagFilter]:
     """Return the tags that each pool of a queue works on, as supervisors registered them. Raises `QueueError`."""
+    return pools_of_facts({one.name: one.facts for one in queues.registrations(KIND)}, queue)
+
+
+def pools_of_facts(registered: Mapping[str, Mapping[str, str]], queue: str) -> dict[str, TagFilter]:
+    """Return the tags that each pool of a queue works on, by what was registered under the pools' names."""
     found = {}
-    for one in queues.registrations(KIND):
+    for name, facts in registered.items():
         try:
-            of_queues, tags = json.loads(one.facts["queues"]), json.loads(one.facts["tags"])
+            of_queues, tags = json.loads(facts["queues"]), json.loads(facts["tags"])
         except (KeyError, ValueError):
             continue  # another program wrote it
         if isinstance(of_queues, list) and isinstance(tags, list) and queue in of_queues:
-            found[one.name] = selection_of(tuple(None if tag is None else str(tag) for tag in tags)) or ANY
+            found[name] = selection_of(tuple(None if tag is None else str(tag) for tag in tags)) or ANY
     return found

@@ -3,6 +3,7 @@
 A queue outside of a token's scope is refused by its name alone, so that a refusal does not tell whether there is one.
 """
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -83,6 +84,17 @@ def check_scope(caller: Principal, queue: str) -> None:
         raise PermissionDeniedError(
             f"this token is for the queues {', '.join(caller.queues)}; {queue[:100]} is not one of them"
         )
+
+
+def sees_facts(caller: Principal, facts: Mapping[str, str]) -> bool:
+    """Return whether a caller sees a registration: one of its own queues, where its token is not for all queues."""
+    if caller.queues is None:
+        return True
+    try:
+        queues = json.loads(facts["queues"]) if "queues" in facts else [facts["queue"]]
+    except (KeyError, ValueError):
+        return False
+    return isinstance(queues, list) and bool(queues) and all(is_in_scope(caller, str(one)) for one in queues)
 
 
 def check_whole_store(caller: Principal, what: str) -> None:

@@ -22,7 +22,7 @@ from queue_core.registrations import present_workers as present
 from queue_core.registrations import verbs as registration_verbs
 from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
-from queue_core.server.access import check_whole_store, is_in_scope
+from queue_core.server.access import check_whole_store, is_in_scope, sees_facts
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.event_stream import event_json
@@ -489,7 +489,8 @@ async def register_worker(core: ServerState, call: EndpointCall) -> schemas.Done
 
 async def registrations(core: ServerState, call: EndpointCall) -> RegistrationList:
     kind = call.path["kind"]
-    return {"registrations": await core.read(lambda work: registration_verbs.registrations(work, kind))}
+    found = await core.read(lambda work: registration_verbs.registrations(work, kind))
+    return {"registrations": [one for one in found if sees_facts(call.principal, one.facts)]}
 
 
 async def backup(core: ServerState, call: EndpointCall) -> schemas.BackedUp:  # noqa: ARG001 - a handler

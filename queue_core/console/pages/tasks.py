@@ -11,11 +11,13 @@ from queue_core.console.matching import CHANGES, FilterError, duration_of, match
 from queue_core.console.pages.page import Act, ConsolePage, Give
 from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
 from queue_core.console.same_as import of_task
+from queue_core.console.served_tags import unserved_sentence
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 
+_WAITING: Final = frozenset({"ready", "held", "delayed"})
 SHOWN_BYTES: Final = 65_536
 """Bytes of a payload on a page, at most."""
 
@@ -45,6 +47,7 @@ async def task(call: PageCall) -> Mapping[str, object]:
         headers = cast("Mapping[str, object]", present["headers"] or {})
         present["headers"] = {name: "***" if is_redacted(name, redact) else one for name, one in headers.items()}
     state = str(present["state"]) if present is not None else ""
+    tag = None if present is None or present["tag"] is None else str(present["tag"])
     return {
         "queue": queue,
         "name": name,
@@ -53,6 +56,7 @@ async def task(call: PageCall) -> Mapping[str, object]:
         "payload": shown,
         "ended": leases,
         "same": of_task(queue, name, state),
+        "unserved": await unserved_sentence(call, queue, tag) if state in _WAITING else "",
     }
 
 

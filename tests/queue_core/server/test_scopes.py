@@ -172,6 +172,26 @@ def test_a_call_that_reaches_into_another_queue_is_refused_whole(
     assert LocalQueues(QueueService(before)).queue(OWN).stats().added_total == count
 
 
+def test_a_registration_of_other_queues_is_not_listed(server: RunningServer) -> None:
+    registered = {
+        "own": {"queues": json.dumps([OWN]), "tags": "[]"},
+        "both": {"queues": json.dumps([OWN, OTHER]), "tags": "[]"},
+        "other": {"queue": OTHER},
+        "odd": {"queues": "5"},
+        "of-none": {"pools": "[]"},
+    }
+    admin = secret_of(Role.ADMIN, "all")
+    for name, facts in registered.items():
+        body: dict[str, object] = {"name": name, "facts": facts, "seconds": 60.0}
+        assert ask(server, "POST", "/v1/registrations/notes", body, admin)[0] == 200
+    seen = {}
+    for scope in ("own", "other", "all"):
+        status, text = ask(server, "GET", "/v1/registrations/notes", None, secret_of(Role.VIEWER, scope))
+        assert status == 200
+        seen[scope] = {one["name"] for one in json.loads(text)["registrations"]}
+    assert seen == {"own": {"own"}, "other": {"other"}, "all": set(registered)}
+
+
 def test_every_verb_of_a_role_is_of_a_queue_or_of_the_store() -> None:
     of_no_queue = {"mailboxes", "registrations"}
     assert set(REQUIRED_ROLES) == set(ACCESS_OF_VERB) | set(OF_ALL_QUEUES) | of_no_queue
