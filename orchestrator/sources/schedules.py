@@ -16,7 +16,7 @@ from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.log import get_logger
 from queue_core.process.wording import counted, shown_clock
 from queue_core.schedules.book import ScheduleChanges, schedule_of
-from queue_core.schedules.report import ComingTick, MissedTicks, TickReport
+from queue_core.schedules.report import ComingTick, MissedTicks, SkippedTicks, TickReport
 from queue_core.schedules.schedule import MAX_COUNTED, Schedule
 
 log = get_logger()
@@ -158,6 +158,15 @@ class ScheduleTicks:
                     count=missed.count,
                     sentence=missed_sentence(missed, now=report.now),
                 )
+            for skipped in report.skipped:
+                log.info(
+                    events.SCHEDULE_SKIPPED,
+                    schedule=skipped.schedule,
+                    queue=skipped.queue,
+                    count=skipped.count,
+                    task=skipped.task,
+                    sentence=skipped_sentence(skipped, now=report.now),
+                )
             if not report.has_more:
                 break
         self._log_troubles({one.schedule: one.why for one in report.troubles})
@@ -177,13 +186,24 @@ class ScheduleTicks:
 def missed_sentence(missed: MissedTicks, *, now: Instant) -> str:
     """Describe ticks that were given up, and what became of them."""
     more = "more than " if missed.count >= MAX_COUNTED else ""
-    now_seconds = now / MICROSECONDS
-    first, last = (shown_clock(at / MICROSECONDS, now_seconds=now_seconds) for at in (missed.first, missed.last))
-    span = f"of {first}" if missed.count == 1 else f"from {first} to {last}"
     rule = "only the last one was added" if missed.catch_up == "last" else "none of them was added"
     rule = "they are too old to be added" if missed.catch_up == "all" else rule
-    ticks = f"{more}{counted(missed.count, 'tick')} {span}"
+    ticks = f"{more}{_counted_ticks(missed, now=now)}"
     return f"schedule {missed.schedule}: nobody was there to add {ticks}: {rule} (catch_up: {missed.catch_up})"
+
+
+def skipped_sentence(skipped: SkippedTicks, *, now: Instant) -> str:
+    """Describe ticks that were skipped because they overlap, and the task that they overlap with."""
+    ticks = _counted_ticks(skipped, now=now)
+    why = f"{skipped.task} is still waiting or running"
+    return f"schedule {skipped.schedule}: {ticks} added no task: {why} (overlap: skip)"
+
+
+def _counted_ticks(ticks: MissedTicks | SkippedTicks, *, now: Instant) -> str:
+    now_seconds = now / MICROSECONDS
+    first, last = (shown_clock(at / MICROSECONDS, now_seconds=now_seconds) for at in (ticks.first, ticks.last))
+    span = f"of {first}" if ticks.count == 1 else f"from {first} to {last}"
+    return f"{counted(ticks.count, 'tick')} {span}"
 
 
 def _trouble(schedule: str, why: str) -> str:

@@ -11,7 +11,7 @@ from queue_core.config.units import Seconds, format_seconds, parse_seconds
 from queue_core.errors import QueueError
 from queue_core.limits import MAX_QUEUE_NAME_CHARACTERS, check_headers, check_tag
 from queue_core.schedules.check import check_name, check_payload_size
-from queue_core.schedules.schedule import ON_TIME_SECONDS, CatchUp, Schedule
+from queue_core.schedules.schedule import ON_TIME_SECONDS, CatchUp, Overlap, Schedule
 from queue_core.schedules.times import MAX_EVERY_SECONDS, check_cron, check_every, known_zones
 
 
@@ -85,6 +85,10 @@ class ScheduleSettings(BaseModel):
         default="skip",
         description=f"Of ticks more than {format_seconds(ON_TIME_SECONDS)} late: add none, the last one, or all.",
     )
+    overlap: Overlap = Field(
+        default="queue",
+        description="While the last tick's task is waiting or running: queue adds the next tick's too, skip does not.",
+    )
 
     def schedule(self, name: str, *, origin: str) -> Schedule:
         """Return these settings as a `Schedule`."""
@@ -99,6 +103,7 @@ class ScheduleSettings(BaseModel):
             self.headers,
             self.catch_up,
             origin,
+            overlap=self.overlap,
         )
 
 

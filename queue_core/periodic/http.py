@@ -6,7 +6,15 @@ from typing import Any, TypeVar, cast
 from queue_core.http_api.caller import HttpCaller, quoted
 from queue_core.http_api.values import Json
 from queue_core.schedules.book import ScheduleChanges, schedule_json
-from queue_core.schedules.report import AddedTick, ComingTick, MissedTicks, ScheduleStatus, ScheduleTrouble, TickReport
+from queue_core.schedules.report import (
+    AddedTick,
+    ComingTick,
+    MissedTicks,
+    ScheduleStatus,
+    ScheduleTrouble,
+    SkippedTicks,
+    TickReport,
+)
 from queue_core.schedules.schedule import Schedule
 
 T = TypeVar("T")
@@ -39,6 +47,7 @@ class HttpSchedules:
             tuple(_many(ComingTick, answer["coming"])),
             answer["went_back"],
             answer["has_more"],
+            tuple(_many(SkippedTicks, answer.get("skipped", ()))),  # an earlier version skips none
         )
 
     def run(self, name: str) -> AddedTick:

@@ -19,14 +19,25 @@ from queue_core.schedules.book import (
     encode_schedules,
 )
 from queue_core.schedules.check import check_schedule
-from queue_core.schedules.report import AddedTick, ComingTick, MissedTicks, ScheduleStatus, ScheduleTrouble, TickReport
+from queue_core.schedules.report import (
+    AddedTick,
+    ComingTick,
+    MissedTicks,
+    ScheduleStatus,
+    ScheduleTrouble,
+    SkippedTicks,
+    TickReport,
+)
 from queue_core.schedules.schedule import ON_TIME_SECONDS, DueTicks, Schedule, ticks_due
 from queue_core.schedules.times import tick_text
+from queue_core.task import ANY, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
 DECLARED = ":schedules"
 MARKS = ":schedule-marks"
 """The sessions whose answers are the book's two parts; no client's session has a colon."""
+LIVE = frozenset(TaskState) - {TaskState.DEAD}
+"""The states of a task that is waiting or running."""
 NO_LEADER = "no supervisor adds its ticks: run `towline up`, or `towline supervise` beside the server"
 
 
@@ -57,6 +68,7 @@ def add_ticks(work: UnitOfWork, *, now: Instant) -> TickReport:
     book = read_book(work)
     added: list[AddedTick] = []
     missed: list[MissedTicks] = []
+    skipped: list[SkippedTicks] = []
     troubles: list[ScheduleTrouble] = []
     has_more = went_back = has_changed = False
     for name, schedule in book.schedules.items():
@@ -67,6 +79,8 @@ def add_ticks(work: UnitOfWork, *, now: Instant) -> TickReport:
         if not due.is_any and name in book.marks:
             continue
         try:
+            if schedule.overlap == "skip" and due.ticks:
+                due = due.without_overlap(is_last_live=_is_live(work, schedule, mark.last_task))
             added += _add(work, schedule, due)
         except StoreError:
             raise
@@ -78,6 +92,9 @@ def add_ticks(work: UnitOfWork, *, now: Instant) -> TickReport:
                 MissedTicks(name, schedule.queue, due.missed, due.first_missed, due.last_missed, schedule.catch_up)
             )
         book = book.handled(name, due, now=now)
+        if due.skipped:
+            first, last, task = due.skipped[0], due.skipped[-1], book.marks[name].last_task
+            skipped.append(SkippedTicks(name, schedule.queue, len(due.skipped), first, last, task))
         has_more, went_back, has_changed = has_more or due.has_more, went_back or due.went_back, True
     if has_changed:
         _keep(work, MARKS, encode_marks(book))
@@ -86,7 +103,16 @@ def add_ticks(work: UnitOfWork, *, now: Instant) -> TickReport:
         for name, schedule in book.schedules.items()
         if (tick := book.next_tick(name, now=now)) is not None
     ]
-    return TickReport(now, tuple(added), tuple(missed), tuple(troubles), tuple(coming), went_back, has_more)
+    return TickReport(
+        now,
+        tuple(added),
+        tuple(missed),
+        tuple(troubles),
+        tuple(coming),
+        went_back,
+        has_more,
+        tuple(skipped),
+    )
 
 
 def run_schedule(work: UnitOfWork, name: str, *, now: Instant) -> AddedTick:
@@ -141,6 +167,14 @@ def _add(work: UnitOfWork, schedule: Schedule, due: DueTicks) -> Iterable[AddedT
     ]
 
 
+def _is_live(work: UnitOfWork, schedule: Schedule, task: str) -> bool:
+    """Return whether a task of a schedule is waiting or running; one that failed for good is neither."""
+    if not task:
+        return False
+    found = work.transaction.peek(schedule.queue, ANY, LIVE, names=[task], limit=1, payload_bytes=0, now=work.now)
+    return bool(found.tasks)
+
+
 def _schedule(book: ScheduleBook, name: str) -> Schedule:
     if name not in book.schedules:
         raise UnknownScheduleError.among(name, sorted(book.schedules)[:5])
@@ -179,6 +213,9 @@ def _status(work: UnitOfWork, book: ScheduleBook, name: str, *, now: Instant) ->
         mark.last_missed,
         mark.paused_at,
         trouble,
+        schedule.overlap,
+        mark.skipped,
+        mark.last_skipped,
     )
 
 

@@ -26,6 +26,7 @@ class ScheduleMark:
         last_tick: the last tick that was added, and `last_task` the name of its task.
         missed: how many ticks were given up, since it was declared.
         paused_at: since when it is paused; None: it is not.
+        skipped: how many ticks were skipped because they overlapped, since it was declared.
     """
 
     handled: Instant
@@ -34,6 +35,8 @@ class ScheduleMark:
     missed: int = 0
     last_missed: Instant | None = None
     paused_at: Instant | None = None
+    skipped: int = 0
+    last_skipped: Instant | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +100,8 @@ class ScheduleBook:
             mark = replace(mark, last_tick=due.ticks[-1], last_task=self.schedules[name].task_name(due.ticks[-1]))
         if due.missed:
             mark = replace(mark, missed=mark.missed + due.missed, last_missed=due.last_missed)
+        if due.skipped:
+            mark = replace(mark, skipped=mark.skipped + len(due.skipped), last_skipped=due.skipped[-1])
         return replace(self, marks={**self.marks, name: mark})
 
     def paused(self, name: str, *, now: Instant) -> "ScheduleBook":
@@ -123,8 +128,11 @@ class ScheduleBook:
 
 
 def schedule_json(schedule: Schedule) -> dict[str, Any]:
-    """Return a schedule as JSON: its payload in base64."""
-    return {**asdict(schedule), "payload": b64encode(schedule.payload).decode()}
+    """Return a schedule as JSON: its payload in base64; without `overlap` as an earlier version knows it, if it can."""
+    json = {**asdict(schedule), "payload": b64encode(schedule.payload).decode()}
+    if schedule.overlap == "queue":
+        del json["overlap"]
+    return json
 
 
 def schedule_of(json: Mapping[str, Any]) -> Schedule:
@@ -138,8 +146,15 @@ def encode_schedules(book: ScheduleBook) -> bytes:
 
 
 def encode_marks(book: ScheduleBook) -> bytes:
-    """Return the marks as bytes."""
-    return to_json(dict(book.marks))
+    """Return the marks as bytes; each as an earlier version knows it, unless a tick of it was skipped."""
+    return to_json({name: _mark_json(mark) for name, mark in book.marks.items()})
+
+
+def _mark_json(mark: ScheduleMark) -> dict[str, Any]:
+    json = asdict(mark)
+    if not mark.skipped:
+        del json["skipped"], json["last_skipped"]
+    return json
 
 
 def decode_book(schedules: bytes | None, marks: bytes | None) -> ScheduleBook:

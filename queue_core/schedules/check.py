@@ -4,7 +4,7 @@ import re
 
 from queue_core.errors import InvalidRequestError, QueueError
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_headers, check_queue_name, check_tag
-from queue_core.schedules.schedule import CATCH_UPS, Schedule
+from queue_core.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from queue_core.schedules.times import check_cron, check_every, check_zone
 
 MAX_NAME_CHARACTERS = 100
@@ -60,4 +60,6 @@ def check_schedule(schedule: Schedule) -> Schedule:
         raise InvalidRequestError(f"schedule {schedule.name[:60]!a}: {error}") from None
     if schedule.catch_up not in CATCH_UPS:
         raise InvalidRequestError(f"schedule {schedule.name}: catch_up must be one of {', '.join(CATCH_UPS)}")
+    if schedule.overlap not in OVERLAPS:
+        raise InvalidRequestError(f"schedule {schedule.name}: overlap must be one of {', '.join(OVERLAPS)}")
     return schedule

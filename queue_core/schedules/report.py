@@ -6,7 +6,7 @@ from typing import Protocol
 
 from queue_core.clock import Instant
 from queue_core.schedules.book import ScheduleChanges
-from queue_core.schedules.schedule import CatchUp, Schedule
+from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,18 @@ class MissedTicks:
     first: Instant
     last: Instant
     catch_up: CatchUp
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedTicks:
+    """Ticks that were skipped because they overlap with `task`, which is still waiting or running."""
+
+    schedule: str
+    queue: str
+    count: int
+    first: Instant
+    last: Instant
+    task: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +73,7 @@ class TickReport:
     coming: tuple[ComingTick, ...] = ()
     went_back: bool = False
     has_more: bool = False
+    skipped: tuple[SkippedTicks, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +95,9 @@ class ScheduleStatus:
     last_missed: Instant | None
     paused_at: Instant | None
     trouble: str
+    overlap: Overlap = "queue"
+    skipped: int = 0
+    last_skipped: Instant | None = None
 
 
 class Schedules(Protocol):

@@ -1,7 +1,7 @@
 """A schedule: a queue gets a task at each of its ticks. Which ticks are due, by what was missed. Pure."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Literal, TypeAlias
 
@@ -12,6 +12,9 @@ from queue_core.task import NewTask
 CatchUp: TypeAlias = Literal["skip", "last", "all"]
 """The treatment of ticks that were missed: none is added, only the last, or each."""
 CATCH_UPS: tuple[CatchUp, ...] = ("skip", "last", "all")
+Overlap: TypeAlias = Literal["queue", "skip"]
+"""The treatment of a tick whose last task is still waiting or running: a task is added, or the tick is skipped."""
+OVERLAPS: tuple[Overlap, ...] = ("queue", "skip")
 
 ON_TIME_SECONDS = 60.0
 """A tick that is at most so late counts as on time, whatever `catch_up` says: a new leader takes up to 15 s."""
@@ -43,6 +46,7 @@ class Schedule:
     catch_up: CatchUp = "skip"
     origin: str = ""
     max_leases: int | None = None
+    overlap: Overlap = "queue"
 
     @property
     def rhythm(self) -> tuple[str | None, float | None, str]:
@@ -91,6 +95,7 @@ class DueTicks:
         missed: how many are not added, `MAX_COUNTED` at most; between `first_missed` and `last_missed`.
         has_more: more are due than one transaction adds.
         went_back: the clock is behind what was handled, so the schedule goes on from now.
+        skipped: those that are not added because they overlap with an earlier task, in order.
     """
 
     handled: Instant
@@ -100,11 +105,20 @@ class DueTicks:
     last_missed: Instant | None = None
     has_more: bool = False
     went_back: bool = False
+    skipped: tuple[Instant, ...] = ()
 
     @property
     def is_any(self) -> bool:
         """Return whether anything is to be done or kept."""
         return bool(self.ticks or self.missed or self.went_back)
+
+    def without_overlap(self, *, is_last_live: bool) -> "DueTicks":
+        """Return what is due where a tick that overlaps with an earlier task is skipped.
+
+        The first tick overlaps if the schedule's last task `is_last_live`, and those after it with the first.
+        """
+        kept = 0 if is_last_live else 1
+        return replace(self, ticks=self.ticks[:kept], skipped=self.ticks[kept:])
 
 
 def ticks_due(schedule: Schedule, *, handled: Instant, now: Instant) -> DueTicks:

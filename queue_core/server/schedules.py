@@ -12,7 +12,7 @@ from queue_core.periodic import verbs as schedule_verbs
 from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
-from queue_core.schedules.schedule import CatchUp, Schedule
+from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
 from queue_core.server.access import Access
 from queue_core.server.handlers import EndpointCall, change, log_change
 from queue_core.server.schemas import RequestBody
@@ -38,6 +38,9 @@ class ScheduleIn(RequestBody):
     headers: dict[str, str] | None = None
     catch_up: CatchUp = Field("skip", description="The way in which missed ticks are made up for.")
     origin: str = Field("", description="Where it is declared: a file, or an application.")
+    overlap: Overlap = Field(
+        "queue", description="Whether a tick is skipped while the last tick's task is waiting or running."
+    )
     max_leases: int | None = Field(None, description="Of each of its tasks; the queue's when left out.")
 
     def value(self) -> Schedule:

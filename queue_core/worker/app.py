@@ -24,7 +24,7 @@ from queue_core.worker.functions.queues import AppQueues
 
 if TYPE_CHECKING:
     from queue_core.api import Queue, Queues
-    from queue_core.schedules.schedule import CatchUp, Schedule
+    from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -194,6 +194,7 @@ class App:
         every: Seconds | None = None,
         timezone: str = "UTC",
         catch_up: "CatchUp" = "skip",
+        overlap: "Overlap" = "queue",
         name: str | None = None,
         payload: object = None,
     ) -> Callable[[HandlerFunction], HandlerFunction]:
@@ -210,6 +211,7 @@ class App:
             cron: when, as in crontab(5), on the wall clock of `timezone`; a sixth field in front is of seconds.
             every: time between two tasks in place of `cron`, in whole seconds or as "10s".
             catch_up: how to make up for times over a minute ago: "skip" adds no task, "last" one, "all" one for each.
+            overlap: "skip" adds no task while that of the last tick is waiting or running; "queue" adds it.
             name: the schedule's name, by which its tasks are named; None: the function's.
             payload: the function's arguments as a dict; of a raw task bytes, text, or what has a JSON form.
 
@@ -218,7 +220,14 @@ class App:
 
         def register(function: HandlerFunction) -> HandlerFunction:
             self._periodic.add(
-                function, name=name, cron=cron, every=every, timezone=timezone, catch_up=catch_up, payload=payload
+                function,
+                name=name,
+                cron=cron,
+                every=every,
+                timezone=timezone,
+                catch_up=catch_up,
+                overlap=overlap,
+                payload=payload,
             )
             return function
 

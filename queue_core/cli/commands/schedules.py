@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from queue_core.schedules.report import ScheduleStatus
 
 _MODULE: Final = "queue_core.cli.commands.schedules"
-_INSTANTS: Final = ("next_tick", "last_tick", "last_missed", "paused_at", "tick")
+_INSTANTS: Final = ("next_tick", "last_tick", "last_missed", "last_skipped", "paused_at", "tick")
 
 
 @command(
@@ -47,7 +47,7 @@ def schedules(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions])
 
     Schedules are under `schedules:` in the settings file, or above functions (@app.periodic). The leading supervisor
     adds their tasks, each once. NEXT and LAST are by the local clock; WHEN is by the schedule's own time zone. MISSED
-    counts ticks that were given up by the schedule's catch_up.
+    counts ticks that were given up by the schedule's catch_up; SKIPPED those that overlap: skip left out.
     """
     if ctx.invoked_subcommand is not None:
         return exits.OK
@@ -66,13 +66,14 @@ def schedules(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions])
             _next(one, now),
             _clock(one.last_tick, now),
             one.missed or None,
+            one.skipped or None,
             "paused" if one.paused_at is not None else "",
         )
         for one in found
     ]
     heads = columns(
-        *("SCHEDULE", "WHEN", "QUEUE", "NEXT", "LAST", ">MISSED", "STATE"),
-        least=("MISSED", "QUEUE", "LAST"),
+        *("SCHEDULE", "WHEN", "QUEUE", "NEXT", "LAST", ">MISSED", ">SKIPPED", "STATE"),
+        least=("MISSED", "SKIPPED", "QUEUE", "LAST"),
         keeps=("NEXT", "STATE"),
         folds=("WHEN", "NEXT"),
     )

@@ -10,7 +10,7 @@ from queue_core.worker.context import Seconds, seconds_of
 from queue_core.worker.functions.function import Function
 
 if TYPE_CHECKING:
-    from queue_core.schedules.schedule import CatchUp, Schedule
+    from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,7 @@ class Periodic:
     every: float | None
     timezone: str
     catch_up: "CatchUp"
+    overlap: "Overlap"
     payload: object
 
 
@@ -46,6 +47,7 @@ class PeriodicFunctions:
         every: Seconds | None,
         timezone: str,
         catch_up: "CatchUp",
+        overlap: "Overlap",
         payload: object,
     ) -> None:
         """Declare a schedule of a function. Raises `AppError` for one that can't be, and for a second of its name."""
@@ -59,7 +61,7 @@ class PeriodicFunctions:
             seconds = None if every is None else seconds_of(every)
         except ValueError as error:
             raise AppError(f"every of schedule {own_name!r}: {error}") from None
-        found = Periodic(function, own_name, cron, seconds, timezone, catch_up, payload)
+        found = Periodic(function, own_name, cron, seconds, timezone, catch_up, overlap, payload)
         self._schedule(found, NewTask(), origin="")
         if own_name in self._found:
             raise AppError(f"two schedules are called {own_name!r}: give one another name, @app.periodic(name=...)")
@@ -87,6 +89,7 @@ class PeriodicFunctions:
                     catch_up=one.catch_up,
                     origin=origin,
                     max_leases=task.max_leases,
+                    overlap=one.overlap,
                 )
             )
         except QueueError as error:

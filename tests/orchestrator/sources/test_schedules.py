@@ -143,6 +143,20 @@ def test_a_supervisor_that_leads_again_declares_its_schedules_again(site: Ticked
     assert site.names() == ["secondly"]
 
 
+def test_a_tick_that_overlaps_is_told_with_the_task_that_is_still_there() -> None:
+    site = TickedQueues(replace(SECONDLY, overlap="skip"))
+    site.run()
+    assert site.run(1) == [events.SCHEDULE_ADDED]
+    site.clock.advance(1)
+    with capture_logs() as logs:
+        site.ticks.run(now=site.now)
+    (told,) = logs
+    assert (told["event"], told["count"], told["log_level"]) == (events.SCHEDULE_SKIPPED, 1, "info")
+    (task,) = site.queues.queue("work").peek().tasks
+    assert f"added no task: {task.name} is still waiting or running (overlap: skip)" in str(told["sentence"])
+    assert site.added() == 1
+
+
 def test_what_was_missed_is_told_once(site: TickedQueues) -> None:
     site.run()
     assert site.run(3600).count(events.SCHEDULE_MISSED) == 1

@@ -27,7 +27,7 @@ def test_a_schedule_in_the_file_becomes_a_schedule() -> None:
                     "headers": {"source": "cron"},
                     "catch_up": "last",
                 },
-                "often": {"queue": "reports", "every": "1m30s", "payload": "text"},
+                "often": {"queue": "reports", "every": "1m30s", "payload": "text", "overlap": "skip"},
             },
         }
     )
@@ -46,7 +46,7 @@ def test_a_schedule_in_the_file_becomes_a_schedule() -> None:
         "last",
         "t.yaml",
     )
-    assert often == Schedule("often", "reports", every=90.0, payload=b"text", origin="t.yaml")
+    assert often == Schedule("often", "reports", every=90.0, payload=b"text", origin="t.yaml", overlap="skip")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,7 @@ def test_a_schedule_in_the_file_becomes_a_schedule() -> None:
         pytest.param({"cron": None, "every": "1s", "timezone": "UTC"}, "timezone", "leave it out", id="zone of every"),
         pytest.param({"timezone": "Europe/Viena"}, "timezone", "did you mean 'Europe/Vienna'", id="zone"),
         pytest.param({"catch_up": "none"}, "catch_up", "must be 'skip', 'last' or 'all': none", id="catch_up"),
+        pytest.param({"overlap": "none"}, "overlap", "must be 'queue' or 'skip': none", id="overlap"),
         pytest.param({"catchup": "all"}, "catchup", "unknown setting, did you mean 'catch_up'", id="unknown"),
         pytest.param({"payload": "x" * 16_385}, "payload", "16,385 bytes: the payload of a schedule", id="payload"),
         pytest.param({"headers": {"a b": "x"}}, "headers", "a header's name must be", id="headers"),

@@ -67,6 +67,16 @@ def test_what_was_missed_and_what_is_amiss_travels(timed: TimedClient) -> None:
     assert schedules.declare([], keep=["tasks:app"]).removed == ("secondly",)
 
 
+def test_ticks_that_were_skipped_travel(timed: TimedClient) -> None:
+    schedules = timed.schedules
+    assert schedules.declare([replace(SECONDLY, overlap="skip")]).changed == ("secondly",)
+    timed.clock.advance(3)
+    (skipped,) = schedules.add_ticks().skipped
+    (status,) = schedules.list()
+    assert (skipped.count, skipped.task) == (2, "secondly-20231114T221321Z")
+    assert (status.overlap, status.skipped, status.last_skipped) == ("skip", 2, skipped.last)
+
+
 def test_a_run_by_hand_and_unknown_names(timed: TimedClient) -> None:
     schedules = timed.schedules
     added = schedules.run("secondly")

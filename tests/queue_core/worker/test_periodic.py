@@ -10,14 +10,14 @@ from queue_core.worker.context import Backoff, Task
 def test_a_function_gets_a_schedule_of_its_name_queue_and_tag() -> None:
     app = App()
 
-    @app.periodic(cron="0 3 * * *", timezone="Europe/Vienna", catch_up="last")
+    @app.periodic(cron="0 3 * * *", timezone="Europe/Vienna", catch_up="last", overlap="skip")
     @app.function(queue="reports", retry=Backoff(attempts=4))
     def nightly(day: str = "today") -> None: ...
 
     (found,) = app.schedules(origin="tasks:app")
     assert (found.name, found.queue, found.tag, found.cron) == ("nightly", "reports", "nightly", "0 3 * * *")
     assert (found.timezone, found.catch_up, found.origin) == ("Europe/Vienna", "last", "tasks:app")
-    assert (found.payload, found.max_leases) == (b"{}", 4)
+    assert (found.payload, found.max_leases, found.overlap) == (b"{}", 4, "skip")
     assert nightly.tag == "nightly"
 
 
@@ -93,6 +93,7 @@ def test_a_function_that_is_no_task_yet_is_refused() -> None:
         pytest.param({}, id="neither"),
         pytest.param({"every": 1, "timezone": "Mars"}, id="zone"),
         pytest.param({"every": 1, "catch_up": "some"}, id="catch_up"),
+        pytest.param({"every": 1, "overlap": "some"}, id="overlap"),
         pytest.param({"every": 1, "name": "a b"}, id="name"),
     ],
 )

@@ -281,9 +281,75 @@ def test_an_unknown_schedule_is_named_with_others(site: Site, verb: Callable[[Sc
         pytest.param({"tag": ""}, id="tag"),
         pytest.param({"headers": {"a b": ""}}, id="headers"),
         pytest.param({"catch_up": "some"}, id="catch_up"),
+        pytest.param({"overlap": "some"}, id="overlap"),
     ],
 )
 def test_a_declaration_that_can_not_be_changes_nothing(site: Site, wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidRequestError):
         site.schedules.declare([replace(SECONDLY, **wrong)])  # type: ignore[arg-type]
     assert [one.name for one in site.schedules.list()] == ["secondly"]
+
+
+# -- ticks that overlap ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone(store: Store) -> Site:
+    """A store with one schedule, of a tick a second that is skipped where it overlaps."""
+    site = Site(store)
+    site.schedules.declare([replace(SECONDLY, overlap="skip")])
+    return site
+
+
+def test_a_tick_that_overlaps_is_skipped_while_the_last_task_waits_or_runs(alone: Site) -> None:
+    (first,) = alone.ticks(1).added
+    report = alone.ticks(1)
+    (skipped,) = report.skipped
+    assert (report.added, skipped.count, skipped.first, skipped.last) == ((), 1, at(2), at(2))
+    assert (skipped.schedule, skipped.queue, skipped.task) == ("secondly", QUEUE, first.task)
+    leases = alone.queues.queue(QUEUE).lease(1, worker="w")
+    assert (alone.ticks(1).added, alone.ticks(0).skipped) == ((), ())
+    alone.queues.queue(QUEUE).release(leases, delay_seconds=60.0)
+    assert alone.ticks(1).added == ()
+    (status,) = alone.schedules.list()
+    assert (status.overlap, status.skipped, status.last_skipped, status.missed) == ("skip", 3, at(4), 0)
+    assert (status.last_tick, status.last_task) == (at(1), first.task)
+
+
+def test_the_tick_after_the_last_task_is_done_is_added(alone: Site) -> None:
+    alone.ticks(1)
+    alone.ticks(1)
+    alone.finish_all()
+    report = alone.ticks(1)
+    assert ([one.tick for one in report.added], report.skipped) == ([at(3)], ())
+
+
+def test_a_task_that_failed_for_good_does_not_keep_the_next_tick_off(store: Store) -> None:
+    site = Site(store)
+    site.schedules.declare([replace(SECONDLY, overlap="skip", max_leases=1)])
+    site.ticks(1)
+    queue = site.queues.queue(QUEUE)
+    queue.release(queue.lease(1, worker="w"))
+    assert queue.stats().dead == 1
+    assert [one.tick for one in site.ticks(1).added] == [at(2)]
+
+
+def test_of_ticks_that_are_due_together_only_the_first_is_added(alone: Site) -> None:
+    report = alone.ticks(3)
+    (skipped,) = report.skipped
+    assert [one.tick for one in report.added] == [at(1)]
+    assert (skipped.count, skipped.first, skipped.last) == (2, at(2), at(3))
+    assert alone.ticks().skipped == ()
+
+
+def test_a_task_that_was_added_by_hand_skips_no_tick(alone: Site) -> None:
+    alone.schedules.run("secondly")
+    assert [one.tick for one in alone.ticks(1).added] == [at(1)]
+
+
+def test_skipped_ticks_are_known_after_a_restart(alone: Site, store: Store) -> None:
+    alone.ticks(2)
+    other = Site(store, alone.clock)
+    assert [one.count for one in other.ticks(1).skipped] == [1]
+    (status,) = other.schedules.list()
+    assert status.skipped == 2
