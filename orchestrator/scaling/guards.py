@@ -16,6 +16,8 @@ from orchestrator.scaling.overload import Ceiling
 
 FAILING_SHARE: Final = 0.9
 """The share of failed first leases above which a pool stops growing: what its tasks depend on is down."""
+SLOW_START_SECONDS: Final = 10.0
+"""A worker that starts for so long is named where others wait for it."""
 _TURNS_PER_START: Final = 8
 """Turns per start-up time while growth waits for starts."""
 
@@ -104,11 +106,24 @@ def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
         return None
     most = facts.current + allocation.workers
     why = f"the host has room for {allocation.workers:,} more ({allocation.why})"
+    if allocation.scarce == "unknown":
+        why = allocation.why + _slow_start(facts)
     if allocation.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
         most, why = facts.current - 1, f"an idle worker goes: {allocation.why}"
     if target <= most:
         return None
     return most, Limit("host_headroom", why)
+
+
+def _slow_start(facts: Facts) -> str:
+    """Return what keeps the pool's workers from being measured, if none has started for long; else ""."""
+    slow = min((w for w in facts.alive if w.state == "starting"), key=lambda w: w.spawned_at, default=None)
+    if slow is None or facts.starting < facts.current or facts.now - slow.spawned_at < SLOW_START_SECONDS:
+        return ""
+    return (
+        f"; {slow.worker} has been starting for {facts.now - slow.spawned_at:.0f} s, in an import or in on_start "
+        f"(towline workers --stack {slow.worker})"
+    )
 
 
 def budget(target: int, facts: Facts) -> tuple[int, Limit] | None:

@@ -9,6 +9,7 @@ from queue_core.attempts.redaction import redacted_traceback
 from queue_core.worker import events
 from queue_core.worker.event_loop import HandlerEventLoop
 from queue_core.worker.functions.hooks import AppHooks
+from queue_core.worker.functions.slow_hooks import SlowHooks
 from queue_core.worker.lifecycle import WorkerLifecycle
 
 SHORTEST_STOP_SECONDS: Final = 1.0
@@ -43,7 +44,7 @@ class HookRunner:
 
     def start(self) -> None:
         """Run the `on_start` hooks in this thread. Raises `AppError` for one that fails."""
-        self._hooks.start(self._complete)
+        self._hooks.start(self._complete, SlowHooks(self._lifecycle.log, self._lifecycle.clock).watch)
         self.context = copy_context()
         self._is_begun = True
 

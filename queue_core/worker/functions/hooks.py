@@ -16,9 +16,10 @@ from collections.abc import (
     Iterator,
     Mapping,
 )
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import update_wrapper
+from types import CodeType
 from typing import Annotated, Any, Final, Protocol, TypeVar, get_args, get_origin
 
 from queue_core.errors import AppError
@@ -42,6 +43,12 @@ Injected = Annotated[T, INJECTED]
 """The type of a parameter that is no argument of `add`: what an `on_start` hook returned, or the `Task` itself."""
 
 _YIELDING: Final = (Generator, Iterator, Iterable, AsyncGenerator, AsyncIterator, AsyncIterable)
+
+
+class HookWatch(Protocol):
+    """Watches a hook that runs in the caller's thread, called by the code `until`."""
+
+    def __call__(self, hook: Callable[..., object], *, until: CodeType) -> AbstractContextManager[None]: ...
 
 
 class CoroutineRunner(Protocol):
@@ -111,13 +118,15 @@ class AppHooks:
                 needs = {name: kind for name, kind in function.needs().items() if kind is not Task}
                 self._check_needs(needs, provided, unknown, name=_name(function))
 
-    def start(self, run: CoroutineRunner) -> None:
-        """Run the `on_start` hooks in order. Raises `AppError` for one that fails, after closing those before it."""
+    def start(self, run: CoroutineRunner, watch: HookWatch) -> None:
+        """Run the `on_start` hooks in order, each watched. Raises `AppError` for one that fails, after closing those
+        before it."""
         self._values.clear()
         self._opened.clear()
         for hook in self._start:
             try:
-                value = self._run_start(hook, run)
+                with watch(hook, until=_RUN_CODE):
+                    value = self._run_start(hook, run)
             except (Exception, SystemExit) as error:
                 failed = AppError(f"on_start {_name(hook)} failed: {type(error).__name__}")
                 for _, later in self._close(run):
@@ -280,3 +289,6 @@ def _name(function: Callable[..., object]) -> str:
 
 def _shown(kind: object) -> str:
     return kind.__qualname__ if isinstance(kind, type) else str(kind)
+
+
+_RUN_CODE: Final = AppHooks._run_start.__code__  # noqa: SLF001  where the user's part of a stack begins

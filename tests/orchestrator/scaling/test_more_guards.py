@@ -40,6 +40,20 @@ def facts(
     return Facts(sample, known, known.alive, spec or a_pool(most=50), conditions, NOW, state)
 
 
+def test_workers_that_do_not_get_ready_are_blamed_on_their_start_and_not_on_the_host() -> None:
+    unknown = "nothing is known yet of what a worker takes"
+    for age, slow in [(9.0, ""), (42.0, "; w1 has been starting for 42 s, in an import or in on_start")]:
+        fleet = a_fleet(a_worker("w1", "starting", spawned_at=NOW - age), a_worker("w2", "starting", spawned_at=NOW))
+        changed = host_headroom(9, facts(fleet=fleet, room=Allocation(0, "unknown", unknown)))
+        assert changed is not None
+        assert changed[1].why.startswith(unknown + slow)
+        assert "room" not in changed[1].why
+    fleet = a_fleet(a_worker("w1", "starting", spawned_at=NOW - 42.0), a_worker("w2", "busy", spawned_at=NOW))
+    changed = host_headroom(9, facts(fleet=fleet, room=Allocation(0, "unknown", unknown)))
+    assert changed is not None
+    assert (changed[0], changed[1].why) == (2, unknown)
+
+
 def billed(*ages: float, state: str = "idle") -> Fleet:
     return a_fleet(*(a_worker(f"w{n}", state, spawned_at=NOW - age) for n, age in enumerate(ages)))  # type: ignore[arg-type]
 

@@ -246,7 +246,7 @@ def test_a_new_pool_is_tried_on_as_many_workers_as_there_are_cores_for_a_second(
     assert sizes[:4] == [2] * 4
     assert min(sizes[8:]) > 2  # with two workers half a second of each is enough
     unknown = "nothing is known yet of what a worker takes: 2 until one was measured for a second"
-    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [f"the host has room for 2 more ({unknown})"]
+    assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [unknown]
 
 
 def test_a_new_pool_of_tasks_that_compute_has_a_core_for_each_worker(stage: Stage) -> None:
