@@ -29,7 +29,13 @@ TOKENS = (
         ("drawn", SECRETS[Role.ADMIN], ""),
         ("paint", OTHER, "no pool works on that tag: pool thumbs works on `resize`"),
     ],
-    ids=["a near name", "what is leased", "leased by the pool", "leased by a worker beside it", "a viewer of this queue alone"],
+    ids=[
+        "a near name",
+        "what is leased",
+        "leased by the pool",
+        "leased by a worker beside it",
+        "a viewer of this queue alone",
+    ],
 )
 def test_a_task_that_no_worker_leases_says_so(tag: str, token: str, sentence: str) -> None:
     with a_server(options=ServeOptions(tokens=TOKENS)) as server:
