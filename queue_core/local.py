@@ -452,6 +452,7 @@ class LocalQueues:
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`. Without a server this polls a few times a second."""
         clock = self._service.clock
+        check_wait_seconds(wait_seconds)
         deadline = clock.monotonic() + wait_seconds
         # Polling, not a subscription: a wake-up that an observer receives would be missing for a worker.
         pause = Event()

@@ -39,7 +39,7 @@ def check_registration(kind: str, name: str, facts: Mapping[str, str], *, second
     check_kind(kind)
     check_text("name", name)
     if not 0 <= seconds <= MAX_REGISTRATION_SECONDS:
-        raise InvalidRequestError(f"a registration lasts 0 to {MAX_REGISTRATION_SECONDS:,.0f} s: {seconds:g} s")
+        raise InvalidRequestError(f"a registration lasts 0 to {MAX_REGISTRATION_SECONDS:,.0f} s: {str(seconds)[:40]} s")
     size = len(json.dumps(dict(facts)).encode())
     if size > MAX_FACTS_BYTES:
         raise InvalidRequestError(f"facts of a registration are at most {MAX_FACTS_BYTES:,} bytes as JSON: {size:,}")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from queue_core import App, Backoff, NewTask, Retry
+from queue_core import ANY, App, Backoff, NewTask, Retry
 from queue_core.errors import QueueError
 from tests.support.fleet.workers import memory_queues
 
@@ -45,6 +45,11 @@ def test_a_number_is_refused_or_works_and_no_later_call_fails(number: float) -> 
         lambda: queue.lease(seconds=number),
         lambda: queue.peek(limit=number),  # type: ignore[arg-type]
         lambda: queues.lead("leader", "holder", seconds=number),
+        lambda: queues.register("notes", "one", {}, seconds=number),
+        lambda: queues.wait_ready([("q", ANY)], wait_seconds=number),
+        lambda: queue.lease(wait_seconds=number, count=1),
+        lambda: queue.renew(queue.lease(), seconds=number),
+        lambda: queue.release(queue.lease(), delay_seconds=number),
     ]
     with app.bound_to(queues):
         for call in calls:
