@@ -30,8 +30,8 @@ GROUPS: Final = (
     (
         "Tasks and leases",
         (
-            "NewTask TagFilter ANY UNTAGGED Lease StoredTask TaskState Attempt Failure Progress Added Deletion Renewal "
-            "Renewed Page Search SearchPage ChangeTo MatchedBatch Instant"
+            "NewTask TagFilter ANY UNTAGGED Lease StoredTask TaskState Attempt Failure Progress Added Deletion "
+            "ExchangeResult Renewal Renewed Page Search SearchPage ChangeTo MatchedBatch Instant"
         ),
     ),
     ("Handlers", "App Task Retry Dead Backoff Timeout Function Injected INJECTED"),
