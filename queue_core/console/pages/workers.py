@@ -50,14 +50,16 @@ async def worker(call: PageCall) -> Mapping[str, object]:
     except ApiProblemError as problem:
         if problem.status not in (404, 503):
             raise
-        present = next((one for one in await present_workers(call) if one["worker"] == name), None)
-        if present is not None:
+        of_none = {"name": name, "worker": None, "queue": "", "is_ours": False, "holds": ""}
+        try:  # first: servers remember the calls of one that has ended for a while
+            certificate = await call.get(f"/v1/deaths/{quoted(name)}")
+        except ApiProblemError:
+            present = next((one for one in await present_workers(call) if one["worker"] == name), None)
+            if present is None:
+                raise
             await log
-            nothing = {"worker": None, "death": None, "log": None, "queue": "", "is_ours": False, "holds": ""}
-            return {"name": name, "present": present, **nothing}
-        certificate = await call.get(f"/v1/deaths/{quoted(name)}")
-        shown = {"worker": None, "death": certificate["death"], "queue": "", "is_ours": False, "holds": ""}
-        return {"name": name, "present": None, "log": await log, **shown}
+            return {**of_none, "present": present, "death": None, "log": None}
+        return {**of_none, "present": None, "death": certificate["death"], "log": await log}
     queues = cast("Json", found["settings"] or {}).get("queues")
     queue = queues[0] if isinstance(queues, list) and len(queues) == 1 else ""
     running = cast("Json", found["worker"])
