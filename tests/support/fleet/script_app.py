@@ -11,7 +11,7 @@ _TEMPLATE = "queue_core.worker.template.__main__"
 def __getattr__(name: str) -> App:
     if name != "app":
         raise AttributeError(name)
-    if "TOWLINE_WORKER" in os.environ:
+    if "SCRIPT" in os.environ:
         spec = sys.modules["__main__"].__spec__
         if spec is None or spec.name != _TEMPLATE:
             sys.exit("this worker was not forked from a template")

@@ -230,7 +230,7 @@ MANY = PURGE_CHUNK + 3
 
 
 def test_a_purge_sent_again_has_the_count_of_the_whole_call_and_deletes_nothing_new(store: Store) -> None:
-    pieces = purge_pieces(QUEUE, ANY, dead="keep")
+    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
     add(store, *[NewTask(b"old")] * MANY)
     assert piecewise(store, CALL, pieces).total == MANY
     add(store, NewTask(b"new"))
@@ -240,7 +240,7 @@ def test_a_purge_sent_again_has_the_count_of_the_whole_call_and_deletes_nothing_
 
 
 def test_a_purge_that_stopped_half_way_is_finished_by_its_repeat_and_left_alone_afterwards(store: Store) -> None:
-    pieces = purge_pieces(QUEUE, ANY, dead="keep")
+    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
     add(store, *[NewTask(b"old")] * MANY)
     begun = piecewise(store, CALL, pieces, most=1)
     assert (begun.total, begun.is_over) == (PURGE_CHUNK, False)
@@ -255,7 +255,7 @@ def test_a_piece_that_was_done_and_not_noted_is_not_done_again(store: Store) -> 
     """As on Redis, where a server may stop between the two."""
     _skip_if_it_never_fails(store)
     add(store, *[NewTask(b"old")] * MANY)
-    pieces = purge_pieces(QUEUE, ANY, dead="keep")
+    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
 
     def stopped(piece: Piece) -> tuple[int, bool]:
         pieces(piece)
@@ -267,7 +267,7 @@ def test_a_piece_that_was_done_and_not_noted_is_not_done_again(store: Store) -> 
 
 
 def test_a_purge_that_was_refused_stays_refused_when_its_first_try_comes_late(store: Store) -> None:
-    pieces = purge_pieces("later", ANY, dead="keep")
+    pieces = purge_pieces("later", ANY, dead="keep", by="somebody")
     with pytest.raises(UnknownQueueError):
         piecewise(store, REPEAT, pieces)
     a_queue(store, "later")
@@ -307,13 +307,13 @@ def test_a_change_of_all_that_match_answers_for_the_whole_call_when_it_is_sent_a
     add(store, *[NewTask(b"%d" % number, tag="old") for number in range(120)])
     to = ChangeTo(tag="new")
     plan = _plan(store, CALL, search)
-    pieces = change_pieces(QUEUE, "retag", search, plan, to=to)
+    pieces = change_pieces(QUEUE, "retag", search, plan, to=to, by="somebody")
     begun = piecewise(store, CALL, pieces, most=1)
     assert 0 < begun.total < 120
 
     again = _plan(store, REPEAT, search)
     assert again == plan
-    finished = piecewise(store, REPEAT, change_pieces(QUEUE, "retag", search, again, to=to))
+    finished = piecewise(store, REPEAT, change_pieces(QUEUE, "retag", search, again, to=to, by="somebody"))
     assert (again.answer(finished.total).matched, finished.total) == (120, 120)
 
     add(store, NewTask(b"later", tag="old"))
@@ -327,7 +327,7 @@ def test_a_piece_of_a_change_that_was_not_noted_counts_what_it_changed(store: St
     search = Search(ANY, frozenset({TaskState.READY}))
     add(store, *[NewTask(b"%d" % number) for number in range(60)])
     plan = _plan(store, CALL, search)
-    pieces = change_pieces(QUEUE, "delete", search, plan, to=ChangeTo())
+    pieces = change_pieces(QUEUE, "delete", search, plan, to=ChangeTo(), by="somebody")
 
     def stopped(piece: Piece) -> tuple[int, bool]:
         pieces(piece)
@@ -341,7 +341,7 @@ def test_a_piece_of_a_change_that_was_not_noted_counts_what_it_changed(store: St
 
 def test_a_failure_of_a_later_piece_says_how_many_tasks_were_changed(store: Store) -> None:
     add(store, *[NewTask(b"x")] * MANY)
-    pieces = purge_pieces(QUEUE, ANY, dead="keep")
+    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
 
     def fails_later(piece: Piece) -> tuple[int, bool]:
         if piece.number:
