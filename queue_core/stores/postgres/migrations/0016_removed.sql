@@ -141,3 +141,21 @@ CREATE OR REPLACE FUNCTION with_attempt(
         E'\n'
     )
 $$;
+
+-- As all functions: planned once, along the indexes that they were written for (schema/plans.sql).
+DO $$
+DECLARE
+    one record;
+    setting text;
+BEGIN
+    FOR one IN
+        SELECT p.oid::regprocedure AS function FROM pg_proc AS p
+        WHERE p.pronamespace = current_schema()::regnamespace AND p.proname IN ('remove_named', 'purge')
+    LOOP
+        FOREACH setting IN ARRAY '{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
+            enable_hashjoin = off, enable_mergejoin = off, jit = off}'::text[]
+        LOOP
+            EXECUTE format('ALTER FUNCTION %s SET %s', one.function, setting);
+        END LOOP;
+    END LOOP;
+END $$;
