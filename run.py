@@ -131,7 +131,7 @@ def make_environment(kind: str) -> None:
     uv = shutil.which("uv")
     if uv and (ROOT / "uv.lock").is_file():
         say(f"installing {packages_of(kind)} with uv into {VENV.name}: seconds, or a minute without uv's cache")
-        groups = ["--no-default-groups", *(f"--group={group}" for group in KINDS[kind])]
+        groups = ["--no-default-groups", "--group=build", *(f"--group={group}" for group in KINDS[kind])]
         must(
             [uv, "sync", "--locked", "--quiet", "--python", sys.executable, *groups],
             environment={"VIRTUAL_ENV": "", "UV_PROJECT_ENVIRONMENT": ""},

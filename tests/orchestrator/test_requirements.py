@@ -59,7 +59,7 @@ def imports() -> Iterator[tuple[str, str]]:
                     modules = [node.module]
                 for module in modules:
                     top = module.partition(".")[0]
-                    if top not in sys.stdlib_module_names and top not in OURS:
+                    if top not in {*sys.stdlib_module_names, *OURS, "annotationlib"}:  # Python's own since 3.14
                         yield where, top
 
 

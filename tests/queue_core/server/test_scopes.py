@@ -193,7 +193,7 @@ def test_a_registration_of_other_queues_is_not_listed(server: RunningServer) -> 
 
 
 def test_every_verb_of_a_role_is_of_a_queue_or_of_the_store() -> None:
-    of_no_queue = {"mailboxes", "registrations"}
+    of_no_queue = {"mailboxes", "registrations", "register-worker"}
     assert set(REQUIRED_ROLES) == set(ACCESS_OF_VERB) | set(OF_ALL_QUEUES) | of_no_queue
 
 

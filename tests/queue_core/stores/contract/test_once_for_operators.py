@@ -348,7 +348,7 @@ def test_a_failure_of_a_later_piece_says_how_many_tasks_were_changed(store: Stor
             raise StoreUnavailableError("the disk is away; nothing was changed")
         return pieces(piece)
 
-    with pytest.raises(OutcomeUnknownError, match=f"{PURGE_CHUNK} tasks were changed"):
+    with pytest.raises(OutcomeUnknownError, match=f"{PURGE_CHUNK:,} tasks were changed"):
         run_pieces(lambda operation: run(store, operation), fails_later)
     assert stats(store).ready == 3
 

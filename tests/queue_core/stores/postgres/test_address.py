@@ -15,7 +15,7 @@ SECRET = "s3cr3t"
         (f"postgresql://app:{SECRET}@db.example:6432/work", "postgresql://app@db.example:6432/work"),
         (f"postgres://app:{SECRET}@db.example/work?sslmode=require", "postgresql://app@db.example/work"),
         (f"postgresql://db.example/work?user=app&password={SECRET}", "postgresql://app@db.example/work"),
-        (f"postgresql://a?b:{SECRET}?@h/work", "postgresql://a?b@h/work"),
+        (f"postgresql://a?b:{SECRET}?@h/work", "postgresql://a%3Fb@h/work"),
         (f"postgresql://h/work?listen=postgresql%3A%2F%2Fa%3A{SECRET}%40direct%2Fwork", "postgresql://h/work"),
         ("postgresql://a:1,[::1]:2/work", "postgresql://a:1,[::1]:2/work"),
         ("postgresql://a,b:2/work", "postgresql://a,b:2/work"),
