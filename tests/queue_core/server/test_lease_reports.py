@@ -68,7 +68,9 @@ def test_the_life_of_a_laden_task_in_json(server: RunningServer, running: tuple[
     assert {name: task[name] for name in ("headers", "attempts", "progress", "checkpoint_bytes", "checkpoint")} == {
         "headers": {"trace-id": "1"},
         "attempts": [
-            {"lease_number": 1, "worker": "w", "began_at": began, "ended_at": ended, "outcome": "raised"} | error
+            {"lease_number": 1, "worker": "w", "began_at": began, "ended_at": ended, "outcome": "raised"}
+            | error
+            | {"error_path": "", "traceback": ""}
         ],
         "progress": {"fraction": 0.4, "text": "page 12"},
         "checkpoint_bytes": 7,
