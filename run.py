@@ -121,7 +121,7 @@ def check_python() -> None:
 
 def make_environment(kind: str) -> None:
     """Bring .venv up to date; nothing is done when it already is, and has what `kind` is a part of."""
-    fingerprint = fingerprint_of("pyproject.toml", "uv.lock")
+    fingerprint = fingerprint_of("pyproject.toml", "uv.lock", "run.py")
     installed = STAMP.read_text().split() if STAMP.is_file() else []
     enough = [[more, fingerprint] for more, groups in KINDS.items() if {*KINDS[kind]} <= {*groups}]
     if PYTHON.exists() and installed in enough:

@@ -136,10 +136,11 @@ def _place_server(
         for token in server.tokens
     ]
     there = {token.role for token in server.tokens}
-    added = [TokenSettings(role=role, token_env=f"TOWLINE_{role.upper()}_TOKEN") for role in roles if role not in there]
-    if server.tokens and added:
+    if server.tokens:
+        added = [_token_beside(server.tokens[0], role) for role in roles if role not in there]
         for token in added:
-            why = f"no token of the role {token.role}: one is added, from the variable {token.token_env}"
+            source = f"the variable {token.token_env}" if token.token_env else f"the file {token.token_file}"
+            why = f"no token of the role {token.role}: one is added, from {source}"
             found.warn(("server", "tokens"), why)
         given += [({"role": token.role}, token) for token in added]
     for number, (kept, token) in enumerate(given, start=1):
@@ -147,6 +148,13 @@ def _place_server(
         secrets.append(secret)
         tokens.append({**kept, "token_file": f"{SECRETS_FOLDER}/{secret.name}"})
     data["server"] = {"listen": f"0.0.0.0:{PORT}", "tokens": tokens}
+
+
+def _token_beside(first: TokenSettings, role: Literal["worker", "viewer"]) -> TokenSettings:
+    """Return a token that comes from where the first one does, a variable or a file beside it: both are there then."""
+    if first.token_file is None:
+        return TokenSettings(role=role, token_env=f"TOWLINE_{role.upper()}_TOKEN")
+    return TokenSettings(role=role, token_file=str(PurePosixPath(first.token_file).with_name(f"{role}.token")))
 
 
 _NAMES_ITSELF: Final = "{worker}: an exported worker names itself as it starts: leave it out, or use its host's name"

@@ -61,7 +61,8 @@ def stack(engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[Compose]:
         pytest.skip(str(error))
     for name, written in EXPORTS["compose"](request).files.items():
         (tmp_path / name).write_text(written)
-    (tmp_path / "admin.token").write_text("a-token-of-the-test")
+    for role in ("admin", "worker"):
+        (tmp_path / f"{role}.token").write_text(f"the-{role}-token-of-the-test")
     subprocess.run(["/bin/sh", "-c", the_group_of_the_socket(tmp_path / FILE)], cwd=tmp_path, check=True)
     compose = Compose(program, engine.home.name.lower(), {"DOCKER_HOST": engine.url}, file=tmp_path / FILE)
     try:

@@ -75,6 +75,15 @@ def test_workers_under_compose_have_a_token_of_their_own_role() -> None:
     assert [line for line in files.warnings if "TOWLINE_WORKER_TOKEN" in line]
 
 
+def test_a_token_that_is_added_comes_from_where_the_first_one_does() -> None:
+    text = of_admin_alone("compose").replace("token_env: TOWLINE_ADMIN", "token_file: secrets/admin.token")
+    files = exported("compose", text)
+    whole = yaml.safe_load(files.files["compose.yaml"])
+    assert whole["secrets"]["token-2-worker"] == {"file": "./secrets/worker.token"}
+    assert [line for line in files.warnings if "secrets/worker.token" in line]
+    assert "Needs Compose 2.24" not in files.files["compose.yaml"]
+
+
 def test_the_scaler_asks_with_a_viewers_token_and_workers_with_theirs() -> None:
     objects = list(yaml.safe_load_all(exported("keda", of_admin_alone("keda")).files["towline-keda.yaml"]))
     (scaler,) = [one for one in objects if one["kind"] == "TriggerAuthentication"]
