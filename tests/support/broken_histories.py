@@ -335,6 +335,21 @@ def broken() -> Iterator[tuple[str, str, HandMadeHistory]]:
         "a total above what was ever asked",
         HandMadeHistory(stats=QueueStats(QUEUE, ready=1, added_total=2, deleted_total=1)).add().keeps(a_stored()),
     )
+    yield (
+        "I16",
+        "a task that was removed by name, and is counted as done",
+        HandMadeHistory(stats=QueueStats(QUEUE, added_total=1, deleted_total=1)).add().by_name("a"),
+    )
+    yield (
+        "I16",
+        "a task that is gone, and nobody deleted it",
+        HandMadeHistory(stats=QueueStats(QUEUE, added_total=1)).add(),
+    )
+    yield (
+        "I16",
+        "a task that is done, and is not counted",
+        HandMadeHistory(stats=QueueStats(QUEUE, added_total=1)).add().lease(FIRST).end("delete", FIRST.token),
+    )
     two_at_once = a_lease("b", since=3.05, tag="t")
     yield (
         "I22",

@@ -164,7 +164,7 @@ def honest() -> Iterator[tuple[str, HandMadeHistory]]:
     )
     yield (
         "its own first try is what a repeated add meets, deleted meanwhile",
-        HandMadeHistory(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1, deleted_total=1))
+        HandMadeHistory(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1))
         .add(status="tombstoned")
         .by_name("a"),
     )
