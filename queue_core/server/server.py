@@ -362,8 +362,7 @@ class QueueServer:
         def announce() -> None:
             self._listening.listen(BACKLOG)  # the loop has set it to `ACCEPTED_AT_ONCE`
             self.core.start()
-            # What Starlette imports at its first stream: some 50 ms, in which the loop would stand still.
-            asyncio.get_running_loop().run_in_executor(None, import_module, "anyio._backends._asyncio")
+            asyncio.get_running_loop().run_in_executor(None, _import_streams)
             if self._grpc is not None:
                 self._grpc.start()
             grpc = {} if self.grpc_address is None else {"grpc": self.grpc_address}
@@ -547,3 +546,9 @@ class ServerThread:
             self._failure = error
         finally:
             self._started.set()
+
+
+def _import_streams() -> None:
+    """Import what Starlette imports at its first stream: some 50 ms, in which the loop would stand still."""
+    with contextlib.suppress(OSError, ImportError):  # no descriptor is free; the first stream tries again
+        import_module("anyio._backends._asyncio")

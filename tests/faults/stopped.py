@@ -11,7 +11,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -101,7 +101,8 @@ class QueueCaller:
         """Begin with a new queue; what becomes of the last one is not known."""
         self._number += 1
         self._tasks: dict[str, ModelTask] = {}
-        self._ended: list[str] = []
+        self._ended = 0
+        self._newest_ended: set[str] = set()
         self._paused = False
         self._most: int | None = None
         self._queue = self._queues.queue(f"{self._name}-{self._number}")
@@ -168,13 +169,14 @@ class QueueCaller:
             self._expect("released", len(finished), len(held))
             for name, task in held:
                 task.state, task.token = TaskState.DEAD, ""
-                self._ended.append(name)
+            self._note_ended([name for name, _ in held])
 
     def purge(self) -> None:
         """Delete all that live, or all dead ones."""
         dead = self._random.random() < 0.4
         gone = [name for name, task in self._tasks.items() if (task.state is TaskState.DEAD) == dead]
         self._expect("purged", self._queue.purge(dead="only" if dead else "keep"), len(gone))
+        self._note_ended([name for name in gone if self._tasks[name].state is TaskState.LEASED])
         for name in gone:
             del self._tasks[name]
 
@@ -221,7 +223,7 @@ class QueueCaller:
         self._most = most
 
     def look(self) -> None:
-        """Compare the counts, the tasks one by one, and the newest ended lease with the model."""
+        """Compare the counts, the tasks one by one, and the newest ended leases with the model."""
         stats = self._queue.stats(tags=ANY)
         counts = (stats.ready, stats.in_flight, stats.dead, stats.paused)
         states = Counter(task.state for task in self._tasks.values())
@@ -230,10 +232,9 @@ class QueueCaller:
         page = self._queue.peek(limit=MOST_TASKS * 2)
         self._expect("tasks", {task.shown_name: task.tag for task in page.tasks}, self._tags())
         history = self._queue.history(limit=5)
-        self._expect("ended leases", len(history.leases), min(5, len(self._ended)))
-        if history.leases:
-            latest = {lease.name for lease in history.leases}
-            self._expect("the newest ended lease is in", self._ended[-1] in latest, True)
+        self._expect("ended leases", len(history.leases), min(5, self._ended))
+        newest = {lease.name for lease in history.leases[: len(self._newest_ended)]}
+        self._expect("the newest ended leases are those of the last call", newest <= self._newest_ended, True)
 
     # -- the model ------------------------------------------------------------------------------------------------
 
@@ -267,7 +268,13 @@ class QueueCaller:
     def _end(self, held: list[tuple[str, ModelTask]]) -> None:
         for name, _ in held:
             del self._tasks[name]
-            self._ended.append(name)
+        self._note_ended([name for name, _ in held])
+
+    def _note_ended(self, names: Sequence[str]) -> None:
+        """Note the leases that one call ended: of tasks that are done, dead or removed."""
+        if names:
+            self._ended += len(names)
+            self._newest_ended = set(names)
 
     def _in(self, state: TaskState) -> list[ModelTask]:
         return [task for task in self._tasks.values() if task.state is state]

@@ -164,9 +164,7 @@ def honest() -> Iterator[tuple[str, HandMadeHistory]]:
     )
     yield (
         "its own first try is what a repeated add meets, deleted meanwhile",
-        HandMadeHistory(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1))
-        .add(status="tombstoned")
-        .by_name("a"),
+        HandMadeHistory(adds_repeat=True, stats=QueueStats(QUEUE, added_total=1)).add(status="tombstoned").by_name("a"),
     )
     overtaken = (
         HandMadeHistory().add("a").add("b").lease(a_lease("b", since=3.05, ready=2.05)).end("delete", "b.3050000")
