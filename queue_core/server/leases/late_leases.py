@@ -1,4 +1,7 @@
-"""Leases that were granted some time before their holder is told of them, as a server or its store stood still."""
+"""Leases that were granted some time before their holder is told of them, as a server or its store stood still.
+
+See ADR 108.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
