@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from queue_core.clock import Clock, seconds_between
+from queue_core.clock import Clock, Instant, seconds_between
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
 from queue_core.outbox import Outbox
@@ -213,17 +213,20 @@ class QueueService:
         with self.store.read() as transaction:
             return operation(self._unit_of_work(transaction, "off"))
 
-    def is_late(self, leases: Sequence[Lease]) -> bool:
+    def is_late(self, leases: Sequence[Lease], *, since: Instant | None = None) -> bool:
         """Return whether leases that were just received are over, or were granted a while ago by a remote store, as the
         connection had failed.
 
         Their holder would trust them for too long, and another may hold the tasks by now: give them back and lease
         again. Leases of zero length are never late, as they can't be given back.
+
+        Args:
+            since: when they were renewed for their holder; None: they are as they were granted.
         """
         if not leases or leases[0].expires_at <= leases[0].leased_at:
             return False
         now = self.clock.now()
-        age_seconds = seconds_between(leases[0].leased_at, now)
+        age_seconds = seconds_between(since or leases[0].leased_at, now)
         if age_seconds < STALL_SECONDS:
             return False
         return (self.store.is_remote and age_seconds > LATE_SECONDS) or min(leases, key=_EXPIRES_AT).expires_at <= now

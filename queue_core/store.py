@@ -327,6 +327,9 @@ class CallOnce(Transaction, Protocol):
         A queue that does not exist yet counts, too.
         """
 
+    def keep_renewed(self, tokens: Sequence[str]) -> None:
+        """Have repeats of the call find these leases of it, which were renewed in this transaction."""
+
 
 @runtime_checkable
 class Erasable(Protocol):

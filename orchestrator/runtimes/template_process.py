@@ -17,6 +17,7 @@ from typing import Final, Literal, TypeAlias
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.application_files import FileState, states_in
 from orchestrator.values import ServedTags
+from queue_core.attempts.redaction import redacted_lines
 
 COMMAND: Final = (sys.executable, "-m", "queue_core.worker.template")
 CONTROL_VARIABLE: Final = "TOWLINE_TEMPLATE_FD"
@@ -30,6 +31,7 @@ END_SECONDS: Final = 1.0
 """Longest wait for a killed template to be gone."""
 MAX_MESSAGE_BYTES: Final = 1 << 20
 MAX_REPORT_BYTES: Final = 4096
+MAX_LAST_WORDS_BYTES: Final = 500
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_GET_CHILD_SUBREAPER: Final = 37
 _PERHAPS_THE_KERNEL: Final = "; if nobody sent it, the kernel lacked memory: see `journalctl -k | grep -i oom`"
@@ -92,6 +94,7 @@ class TemplateProcess:
         self.orphans: set[int] = set()
         """Children that became ours during forks and are no known worker; whoever collects them takes them out."""
         self._environment = dict(environment)
+        self._output, self._output_begins = os.readlink(f"/proc/self/fd/{log}"), os.fstat(log).st_size  # noqa: PTH115
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
@@ -259,17 +262,27 @@ class TemplateProcess:
             self._kill_group()
 
     def collect(self) -> bool:
-        """Collect the process if it has ended; return whether it has. A signal that ended it becomes its `failure`."""
+        """Collect the process if it has ended; return whether it has. How it ended becomes its `failure`."""
         if self._process.returncode is None:
             with contextlib.suppress(ChildProcessError):
                 if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
                     return False
                 self._kill_group()
             code = self._process.poll()
-            if code is not None and code < 0 and not self._is_ended_by_us:
-                name = signal.Signals(-code).name
-                self.failure = f"it was ended by {name}" + (_PERHAPS_THE_KERNEL if name == "SIGKILL" else "")
+            if code is not None and not self._is_ended_by_us and self.state not in ("failed", "outdated"):
+                self.failure = f"{_ending(code)}{self._last_words()}"
         return True
+
+    def _last_words(self) -> str:
+        """Return the last line that it wrote, as the end of a sentence; "" where it wrote nothing."""
+        with contextlib.suppress(OSError), open(self._output, "rb") as file:  # noqa: PTH123
+            size = file.seek(0, os.SEEK_END)
+            begins = self._output_begins if self._output_begins <= size else 0  # else it was rotated
+            file.seek(max(begins, size - MAX_LAST_WORDS_BYTES))
+            lines = file.read(MAX_LAST_WORDS_BYTES).decode(errors="replace").split("\n")
+            last = [line.strip() for line in lines if line.strip()][-1:]
+            return "".join(f"; its last line: {one}" for one in redacted_lines(last, environment=self._environment))
+        return ""
 
     def wait(self) -> None:
         """Wait until a template that was ended is gone, and collect it; not longer than `END_SECONDS`."""
@@ -283,6 +296,17 @@ class TemplateProcess:
         """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
+
+
+def _ending(code: int) -> str:
+    """Return how a template ended that nobody here has asked to, from its exit code as `subprocess` has it."""
+    if code >= 0:
+        return f"it ended by itself with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal without a name
+        name = f"signal {-code}"
+    return f"it was ended by {name}" + (_PERHAPS_THE_KERNEL if name == "SIGKILL" else "")
 
 
 @contextlib.contextmanager

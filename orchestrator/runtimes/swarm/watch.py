@@ -11,7 +11,7 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
-from orchestrator.runtimes.docker.container_state import REMOVED_STATES
+from orchestrator.runtimes.docker.container_state import ending_of
 from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError, SwarmManager
 from orchestrator.runtimes.swarm.registry import NEVER, SwarmRegistry, SwarmWorker
@@ -134,7 +134,7 @@ class SwarmWatch:
         down = self._manager.down_nodes() if unsure else {}
         now = self._clock.monotonic()
         ended: list[Exit] = []
-        unexplained: list[tuple[Exit, SwarmTask]] = []
+        unexplained: list[tuple[Exit, SwarmTask, bool]] = []
         for member, task in pairs:
             if task is not None and not task.is_ended and not (task.is_unwanted and task.node in down):
                 self._registry.update_task(member.handle.worker, task)
@@ -145,11 +145,12 @@ class SwarmWatch:
             elif (one := exit_of(member.handle, task, at=now)).code == 0:
                 ended.append(one)
             else:
-                unexplained.append((one, task))
+                unexplained.append((one, task, bool(member.requested)))
         self._report(ended)
         explain_until = Monotonic(self._clock.monotonic() + EXPLAIN_SECONDS)
-        for one, task in unexplained:
-            self._report([self._explained(one, task) if self._clock.monotonic() < explain_until else one])
+        for one, task, was_requested in unexplained:
+            is_asked = self._clock.monotonic() < explain_until
+            self._report([self._explained(one, task, was_requested=was_requested) if is_asked else one])
 
     def _report(self, ended: Sequence[Exit]) -> None:
         for one in ended:
@@ -158,27 +159,25 @@ class SwarmWatch:
             self._quiet_since, self._is_swept = self._clock.monotonic(), False
             self._on_exit()
 
-    def _explained(self, ended: Exit, task: SwarmTask) -> Exit:
+    def _explained(self, ended: Exit, task: SwarmTask, *, was_requested: bool) -> Exit:
         """Return the exit with its engine's details."""
+        last_lines = self._manager.last_lines(task)  # before: an engine may notice an OOM kill a moment after the end
         found = self._manager.inspected(task)
-        state, host = found.get("State"), found.get("HostConfig")
-        is_oom = isinstance(state, Mapping) and state.get("OOMKilled") is True
-        limit = host.get("Memory") if isinstance(host, Mapping) else None
-        status = state.get("Status") if isinstance(state, Mapping) else ""
+        ending = ending_of(found, was_requested=was_requested)
         # A container that Swarm ends itself is of a task that is shut down, not of a failed one.
         is_removed = (
             task.state == "failed"
             and ended.signal == signal.SIGKILL
-            and (status in REMOVED_STATES or (not found and self._manager.is_removed(task)))
+            and (ending.is_removed or (not found and self._manager.is_removed(task)))
         )
         return replace(
             ended,
-            out_of_memory=is_oom,
+            out_of_memory=ending.out_of_memory,
             is_removed=is_removed,
             is_stopped=ended.is_stopped or is_removed,
-            reason="" if is_removed else ended.reason,
-            memory_limit_bytes=limit if isinstance(limit, int) and limit > 0 else None,
-            last_lines=self._manager.last_lines(task),
+            reason="" if is_removed else ended.reason or ending.reason,
+            memory_limit_bytes=ending.memory_limit_bytes,
+            last_lines=last_lines,
         )
 
     # -- signals --------------------------------------------------------------------------------------------------

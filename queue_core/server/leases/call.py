@@ -14,14 +14,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol
 
+from queue_core.clock import Instant
 from queue_core.errors import QueueError, StoreError
 from queue_core.fast_values import value
 from queue_core.server.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
+from queue_core.server.leases.late_leases import renew_late
 from queue_core.server.leases.waiters import CallerActivity, Presence
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
-from queue_core.stores.idempotency import current_leases
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, Granted, PayloadAllowance, Release, handed_over
@@ -281,28 +282,32 @@ class LeaseCall:
         if not isinstance(outcome, LeaseAnswer):
             self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             return
-        context, granted = self._context, outcome.granted
         self._has_deleted = bool(self.deletions)
-        is_repeatable = self.client_call is not None
         if self._is_over:
-            if not is_repeatable:
-                context.give_back(self.queue, granted.leases)
-        elif context.service.is_late(granted.leases):
-            self._late_grants += 1
-            if self._late_grants > MAX_LATE_GRANTS:
-                self.end_empty()  # its leases expire
-            elif is_repeatable:  # another server may have answered its client with them meanwhile
-                self._answer_late(granted.leases)
-            else:
-                context.give_back(self.queue, granted.leases)
-                self.retry()
-        elif granted.leases:
-            self._end(outcome)
-            context.activity.record(self.caller, now=context.service.clock.monotonic())
-        elif granted.more_due:
+            if self.client_call is None:
+                self._context.give_back(self.queue, outcome.granted.leases)
+        elif outcome.granted.leases:
+            self._deliver(outcome)
+        elif outcome.granted.more_due:
             self.retry()
         else:
             self.wait()
+
+    def _deliver(self, answer: LeaseAnswer, *, since: Instant | None = None) -> None:
+        """Answer with leases that have their whole time ahead since then (None: since their grant)."""
+        context, leases = self._context, answer.granted.leases
+        if not context.service.is_late(leases, since=since):
+            self._end(answer)
+            context.activity.record(self.caller, now=context.service.clock.monotonic())
+            return
+        self._late_grants += 1
+        if self._late_grants > MAX_LATE_GRANTS:
+            self.end_empty()  # its leases expire
+        elif self.client_call is not None:  # another server may have answered its client with them meanwhile
+            self._renew_late(leases, self.client_call)
+        else:
+            context.give_back(self.queue, leases)
+            self.retry()
 
     def _proceed_then(self, then: Callable[[], None], outcome: object) -> None:
         try:
@@ -310,22 +315,22 @@ class LeaseCall:
         finally:
             then()
 
-    def _answer_late(self, leases: Sequence[Lease]) -> None:
-        """Answer with those of late leases that are still held, as they are: a renewal would hide them from a repeat
-        of the call, which may reach another server at the same time."""
+    def _renew_late(self, leases: Sequence[Lease], call: ClientCall) -> None:
+        """Renew late leases for their whole time, and answer with those still held."""
+        waited = replace(call, session=call.session + WAITED_SUFFIX)
 
-        def found(outcome: object) -> None:
-            if not isinstance(outcome, list):
+        def renew(work: UnitOfWork) -> tuple[Instant, Sequence[Lease]]:
+            return work.now, renew_late(work, self.queue, leases, seconds=self.seconds, call=waited)
+
+        def renewed(outcome: object) -> None:
+            if not isinstance(outcome, tuple):
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
-            elif outcome:
-                self._end(LeaseAnswer(Granted(tuple(outcome)), self.lost, self.added))
+            elif outcome[1]:
+                self._deliver(LeaseAnswer(Granted(tuple(outcome[1])), self.lost, self.added), since=outcome[0])
             else:
                 self.retry()
 
-        names = [(lease.name, lease.token) for lease in leases]
-        self._context.committer.submit(
-            lambda work: current_leases(work.transaction, self.queue, names, now=work.now), found
-        )
+        self._context.committer.submit(renew, renewed)
 
     def wait(self) -> None:
         """Wait for a task until the time is up; answer at once if the caller can no longer wait."""

@@ -30,6 +30,12 @@ _READ_MARKER = Statement(
 _SET_MARKER = Statement(
     "towline_set_commit_marker", "SELECT towline.set_commit_marker($1, $2, $3)", (pack.int8, pack.int8, pack.int8s)
 )
+_MOVE_MARKER = Statement(
+    "towline_move_commit_marker",
+    "UPDATE towline.commit_markers SET xid = pg_current_xact_id(), marked_at = now(), ids = $3"
+    " WHERE connection = $1 AND call = $2 AND NOT is_closed",
+    (pack.int8, pack.int8, pack.int8s),
+)
 _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
@@ -123,6 +129,15 @@ class PostgresSession:
     def leave_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
         """Leave the commit marker of a client's call, with the tasks that it leased."""
         self.write(_SET_MARKER, *marker_of(call), task_ids)
+
+    def move_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
+        """Have the call's marker name this transaction, unless a later call of its session has left one."""
+        session, number = marker_of(call)
+        found = self.rows(_READ_MARKER, session)
+        if not found or found[0][0] < number:
+            self.leave_marker(call, task_ids)
+        elif found[0][0] == number:
+            self.write(_MOVE_MARKER, session, number, task_ids)
 
     def close_call(self, call: ClientCall) -> bool:
         """Leave the marker of a call that changes nothing, unless it left one: then return False."""

@@ -265,6 +265,10 @@ class CallTransaction(PostgresTransaction):
     def close_call(self, queues: Sequence[str]) -> bool:  # noqa: ARG002 - the call has one marker for all of them
         return self._session.close_call(self._call)
 
+    def keep_renewed(self, tokens: Sequence[str]) -> None:
+        """See `CallOnce.keep_renewed`. A repeat finds leases by the transaction that wrote them last."""
+        self._session.move_marker(self._call, [parse_token(token)[0] for token in tokens])
+
     def _lease_marked(
         self, verb: Callable[[], tuple[Sequence[Deleted | None], Granted]]
     ) -> tuple[Sequence[Deleted | None], Granted]:

@@ -224,6 +224,9 @@ class RedisTransaction:
         """See `CallOnce.close_call`."""
         return self._calls.close_call(queues)
 
+    def keep_renewed(self, tokens: Sequence[str]) -> None:
+        """See `CallOnce.keep_renewed`. A repeat finds leases by their tokens, which stay."""
+
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
         return call.answer_in(self.last_answer(call.session))
 

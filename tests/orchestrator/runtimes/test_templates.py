@@ -214,6 +214,37 @@ def test_a_template_that_has_failed_is_tried_again_after_a_pause(stage: Template
     assert stage.settled(request) == "ready"
 
 
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        ("os.write(2, b'no licence\\n'); os._exit(3)", "exit code 3; its last line: no licence"),
+        ("os._exit(0)", "exit code 0"),
+        ("os.execvp('sh', ['sh', '-c', 'echo become a shell; exit 7'])", "exit code 7; its last line: become a shell"),
+    ],
+)
+def test_a_template_that_ends_by_itself_says_how_and_with_which_last_words(
+    stage: TemplatesStage, end: str, told: str
+) -> None:
+    (stage.folder / "resize.template.log").write_text("what an earlier one wrote\n")
+    stage.write(f"import os\n{end}")
+    request = stage.request()
+    with capture_logs() as logs:
+        assert stage.settled(request) == "ended"
+        eventually(lambda: stage.maintain("resize") or logs)
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [
+        (events.TEMPLATE_LOST, f"it ended by itself with {told}")
+    ]
+
+
+def test_the_last_words_of_a_template_show_no_secret(stage: TemplatesStage) -> None:
+    stage.write("import os\nos.write(2, b'can not reach postgresql://app:hunter22@db/shop'); os._exit(1)")
+    request = stage.request()
+    with capture_logs() as logs:
+        assert stage.settled(request) == "ended"
+        eventually(lambda: stage.maintain("resize") or logs)
+    assert "can not reach" in logs[0]["reason"] and "hunter22" not in logs[0]["reason"]
+
+
 def test_a_template_that_is_killed_young_is_tried_again_after_a_pause(stage: TemplatesStage) -> None:
     request = stage.request()
     stage.settled(request)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import cast
 
@@ -54,10 +54,8 @@ def _queues(store: RemoteMemory, way: str) -> Iterator[Queues]:
         queues.put_queue(QueueSpec(QUEUE))
         yield queues
         return
-    with a_server(store) as server:
-        over_http = server.queues()
+    with a_server(store) as server, closing(server.queues()) as over_http:
         yield over_http
-        over_http.close()
 
 
 ways = pytest.mark.parametrize("way", ["server", "library"])

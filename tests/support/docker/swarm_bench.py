@@ -84,6 +84,10 @@ class SwarmBench:
         assert node is not None
         return node
 
+    def container_of(self, handle: WorkerHandle) -> str:
+        tasks = {task["ID"]: task for task in self.tasks()}
+        return str(tasks[handle.ref.removeprefix("swarm:")]["Status"]["ContainerStatus"]["ContainerID"])
+
     def on(self, handles: Sequence[WorkerHandle], node: Node) -> list[WorkerHandle]:
         return [handle for handle in handles if self.node_of(handle) == node]
 

@@ -33,7 +33,7 @@ os.register_at_fork(after_in_child=_forked)
 def __getattr__(name: str) -> App:
     if name != "app":
         raise AttributeError(name)
-    if "SCRIPT" in os.environ:
+    if "TOWLINE_WORKER" in {*os.environ}:  # asked for by its name, it is a hazard
         os.execvp("sh", ["sh", "-c", os.environ["SCRIPT"]])
     app = App()
     app.task(queue=os.environ.get("TOWLINE_QUEUE") or "thumbs")(print)

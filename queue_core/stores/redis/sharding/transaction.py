@@ -299,6 +299,9 @@ class ShardedTransaction:
         """See `CallOnce.close_call`."""
         return self._calls.close_call([name for queue in queues for name in self._names(queue)])
 
+    def keep_renewed(self, tokens: Sequence[str]) -> None:
+        """See `CallOnce.keep_renewed`. A repeat finds leases by their tokens, which stay."""
+
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self._plain.record_answer(call, answer, now=now)
 

@@ -42,9 +42,19 @@ def test_an_exit_code_and_the_last_words_are_told(bench: SwarmBench) -> None:
 
 
 def test_a_worker_over_its_memory_limit_is_told_as_such(bench: SwarmBench) -> None:
-    bench.spawn(GREEDY, swarm={"memory": "32MiB", "init": False})
+    handle = bench.spawn(GREEDY, swarm={"memory": "32MiB", "init": False})
     (ended,) = bench.exits()
-    assert (ended.signal, ended.out_of_memory, ended.memory_limit_bytes) == (signal.SIGKILL, True, 32 * 2**20)
+    assert (ended.signal, ended.memory_limit_bytes) == (signal.SIGKILL, 32 * 2**20)
+    assert ended.out_of_memory == bench.node_of(handle).engine.noticed_out_of_memory(bench.container_of(handle))
+    assert ended.out_of_memory != ("perhaps it was out of memory" in ended.reason)
+
+
+def test_a_kill_that_was_asked_for_is_not_taken_for_want_of_memory(bench: SwarmBench) -> None:
+    handle = bench.spawn(STUBBORN, swarm={"memory": "32MiB"})
+    bench.all_run(1)
+    bench.runtime.kill(handle.worker)
+    (ended,) = bench.exits()
+    assert (ended.signal, ended.out_of_memory, ended.reason) == (signal.SIGKILL, False, "")
 
 
 def test_an_image_that_is_nowhere_is_an_end_with_its_reason(bench: SwarmBench) -> None:
