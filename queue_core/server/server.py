@@ -358,12 +358,13 @@ class QueueServer:
         config = http_config(app, protocol=protocol, certificate=self._certificate, stop_seconds=stop_seconds)
 
         AcceptErrors(asyncio.get_running_loop())
+        # What Starlette imports at its first stream: some 50 ms, in which the loop would stand still, and files that
+        # could not be opened once strangers have taken all descriptors.
+        import_module("anyio._backends._asyncio")
 
         def announce() -> None:
             self._listening.listen(BACKLOG)  # the loop has set it to `ACCEPTED_AT_ONCE`
             self.core.start()
-            # What Starlette imports at its first stream: some 50 ms, in which the loop would stand still.
-            asyncio.get_running_loop().run_in_executor(None, import_module, "anyio._backends._asyncio")
             if self._grpc is not None:
                 self._grpc.start()
             grpc = {} if self.grpc_address is None else {"grpc": self.grpc_address}
