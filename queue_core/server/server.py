@@ -358,11 +358,13 @@ class QueueServer:
         config = http_config(app, protocol=protocol, certificate=self._certificate, stop_seconds=stop_seconds)
 
         AcceptErrors(asyncio.get_running_loop())
+        # What Starlette imports at its first stream: some 50 ms, in which the loop would stand still, and files that
+        # could not be opened once strangers have taken all descriptors.
+        import_module("anyio._backends._asyncio")
 
         def announce() -> None:
             self._listening.listen(BACKLOG)  # the loop has set it to `ACCEPTED_AT_ONCE`
             self.core.start()
-            asyncio.get_running_loop().run_in_executor(None, _import_streams)
             if self._grpc is not None:
                 self._grpc.start()
             grpc = {} if self.grpc_address is None else {"grpc": self.grpc_address}
@@ -546,9 +548,3 @@ class ServerThread:
             self._failure = error
         finally:
             self._started.set()
-
-
-def _import_streams() -> None:
-    """Import what Starlette imports at its first stream: some 50 ms, in which the loop would stand still."""
-    with contextlib.suppress(OSError, ImportError):  # no descriptor is free; the first stream tries again
-        import_module("anyio._backends._asyncio")

@@ -167,7 +167,7 @@ class QueueCaller:
         if held:
             finished = self._queue.release([task.token for _, task in held], dead_reason="drawn")
             self._expect("released", len(finished), len(held))
-            for name, task in held:
+            for _, task in held:
                 task.state, task.token = TaskState.DEAD, ""
             self._note_ended([name for name, _ in held])
 

@@ -122,7 +122,7 @@ class FastProtocol(HttpConnection):
     def data_received(self, data: bytes) -> None:
         """Start a request at once if its head is known; parse everything else."""
         before = self.cycle
-        if not self.is_between or (before is not None and not before.response_complete):
+        if not self.is_between or self.rest or (before is not None and not before.response_complete):
             super().data_received(data)
         elif self.known is not None and (found := self.known[0].read(data)) is not None:
             (head, endpoint, verb, queue), (key, body) = self.known, found
@@ -167,8 +167,7 @@ class FastProtocol(HttpConnection):
         if not self.is_begun or not isinstance(cycle, FastCycle):
             super().on_body(body)
             return
-        self.is_understood = True
-        self.window_bytes += len(body)
+        self.count_body(len(body))
         if cycle.is_refused:
             return
         if cycle.response_complete:

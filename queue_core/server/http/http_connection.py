@@ -16,12 +16,11 @@ from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
 from queue_core.server.http.in_flight import FREE_BYTES
+from queue_core.server.http.reading import PIECE_BYTES, READ_BYTES, TURN_REQUESTS, WAITING_REQUESTS, HeldFlow
 from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of a head, and of trailers and the extensions of chunks."""
-READ_BYTES: Final = 32 << 10
-"""Bytes that are read at a time: all requests in them are begun before other connections come. asyncio: 256 KiB."""
 MAX_UNREAD_BYTES: Final = 64 << 10
 """Bytes of a refused body that are read to keep the connection; with more of them it is closed."""
 _GIVEN_ONCE: Final = frozenset({b"authorization", b"content-type", b"content-length", b"idempotency-key", b"origin"})
@@ -37,7 +36,14 @@ class HttpConnection(HttpToolsProtocol):
     """uvicorn's protocol with bounds."""
 
     shared: Connections
+    flow: HeldFlow
 
+    rest: memoryview = memoryview(b"")
+    """Bytes that were read and are parsed in a later turn."""
+    is_next_turn = False
+    """Return whether a turn that goes on with them is under way, or is to come."""
+    turn_requests = 0
+    """Requests that were begun in this turn."""
     is_between = True
     """Return whether the parser is between two requests, so that the next bytes start one."""
     is_in_head = False
@@ -48,6 +54,8 @@ class HttpConnection(HttpToolsProtocol):
     """Return whether the arriving request was begun: then `cycle` is its own, not that of the request before."""
     body_length: int | None = 0
     """The length of the body as the head declares it; None in chunks."""
+    body_bytes = 0
+    """Bytes of the body that have arrived."""
     ticks = 0
     """Seconds since the connection, its request or its silence began."""
     host_count = 0
@@ -84,21 +92,73 @@ class HttpConnection(HttpToolsProtocol):
         if self.is_ending:
             self._drop(len(data))
             return
-        self.loose_bytes += len(data)
         self.arrived_bytes += len(data)
+        if self.rest:  # TLS hands over what it has
+            self.rest = memoryview(bytes(self.rest) + data)
+        else:
+            self._parse(memoryview(data))
+
+    def _parse(self, data: memoryview) -> None:
+        """Parse as much as one turn may, and keep the rest."""
+        at = self.turn_requests = 0
+        while at < len(data) and not self._is_enough(at):
+            piece = data[at : at + self._piece_bytes()]
+            at += self._feed(piece)
+            if self.is_ending or self.transport.is_closing():
+                return
+        self._keep(data[at:])
+        if self.arrived_bytes - self.held_bytes > FREE_BYTES:
+            self._hold()
+
+    def _is_enough(self, count: int) -> bool:
+        """Return whether a turn ends after so many bytes."""
+        return count >= READ_BYTES or self.turn_requests >= TURN_REQUESTS or len(self.pipeline) >= WAITING_REQUESTS
+
+    def _piece_bytes(self) -> int:
+        """Return how many bytes are parsed before the counts are looked at: the rest of a body is no request."""
+        if self._is_in_body and self.body_length:
+            return min(max(self.body_length - self.body_bytes, PIECE_BYTES), READ_BYTES)
+        return PIECE_BYTES
+
+    def _feed(self, piece: memoryview) -> int:
+        """Parse a piece; returns how many of its bytes were parsed."""
+        count = len(piece)
+        self.loose_bytes += count
         try:
-            self.parser.feed_data(data)
+            self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
-            self._feed_again(memoryview(data)[upgrade.args[0] :])
+            count = upgrade.args[0]
+            self._feed_head_again()
         except httptools.HttpParserError as error:
             self._refuse_broken(error)
         if self.is_understood:
             self.is_understood = False
-            self.loose_bytes = len(data) if self.is_in_head else 0
+            self.loose_bytes = count if self.is_in_head else 0
         elif self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
             self._refuse_head()
-        if self.arrived_bytes - self.held_bytes > FREE_BYTES and not self.is_ending:
-            self._hold()
+        return count
+
+    def _keep(self, rest: memoryview) -> None:
+        """Keep what is for a later turn: the next, or one after an answer where enough requests wait for theirs."""
+        had, self.rest = bool(self.rest), rest
+        self.is_next_turn = False
+        if rest:
+            self.arrived_bytes = max(self.arrived_bytes, len(rest))
+            self.flow.hold()
+            if len(self.pipeline) < WAITING_REQUESTS:
+                self._go_on_later()
+        elif had:
+            self.flow.release()
+
+    def _go_on_later(self) -> None:
+        if not self.is_next_turn:
+            self.is_next_turn = True
+            self.loop.call_soon(self._go_on)
+
+    def _go_on(self) -> None:
+        """Parse what was kept."""
+        if self.rest and not self.is_ending and not self.transport.is_closing():
+            self._parse(self.rest)
 
     def _hold(self) -> None:
         """Count what has arrived of a request in the budget of all; refuse the request where it has no room there.
@@ -134,20 +194,17 @@ class HttpConnection(HttpToolsProtocol):
         self.arrived_bytes = self.held_bytes = 0
         self.caller = None
 
-    def _feed_again(self, rest: memoryview) -> None:
-        """Parse the request that asked for another protocol as if it had not, and the bytes behind its head."""
-        while not (self.is_ending or self.transport.is_closing()):
-            head = self._head_without_upgrade()
-            self.parser = httptools.HttpRequestParser(self)
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-            try:
-                self.parser.feed_data(head)
-                self.parser.feed_data(rest)
-                return
-            except httptools.HttpParserUpgrade as upgrade:
-                rest = rest[upgrade.args[0] :]
-            except httptools.HttpParserError as error:
-                self._refuse_broken(error)
+    def _feed_head_again(self) -> None:
+        """Parse the head that asked for another protocol as if it had not."""
+        if self.is_ending or self.transport.is_closing():
+            return
+        head = self._head_without_upgrade()
+        self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        try:
+            self.parser.feed_data(head)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
+            self._refuse_broken(error)
 
     def _head_without_upgrade(self) -> bytes:
         """Return the request's head as if it asked for no other protocol, which a server may ignore (RFC 9110, 7.8).
@@ -167,11 +224,12 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Reset the counts."""
+        self.turn_requests += 1
         self.is_between = False
         self.is_in_head = True
         self.asks_upgrade = self.is_begun = False
         self.given, self.given_twice = (), ""
-        self.host_count = self.body_length = self.dropped_bytes = self.ticks = 0
+        self.host_count = self.body_length = self.body_bytes = self.dropped_bytes = self.ticks = 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -231,14 +289,19 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         """Count a part of a body, and pass it on unless the request was answered."""
-        self.is_understood = True
-        self.window_bytes += len(body)
+        self.count_body(len(body))
         if self.is_ending:
             self._drop(len(body))
         elif self.is_begun and self.cycle.response_complete:
             self.pass_over(len(body))
         elif not self.asks_upgrade:
             super().on_body(body)
+
+    def count_body(self, count: int) -> None:
+        """Count a part of a body."""
+        self.is_understood = True
+        self.window_bytes += count
+        self.body_bytes += count
 
     def pass_over(self, count: int) -> None:
         """Drop a part of a body after the answer; the connection of a long one ends."""
@@ -265,6 +328,8 @@ class HttpConnection(HttpToolsProtocol):
         self.ticks = 0
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+        if self.rest:
+            self._go_on_later()
 
     def end(self, problem: Problem) -> None:
         """Refuse, and end the connection; without an answer where the one before is not written yet."""
@@ -289,10 +354,12 @@ class HttpConnection(HttpToolsProtocol):
         """Write no more; drop what still arrives until the client closes, for `seconds` at most."""
         self.is_ending = True
         self.is_begun = False
+        self.rest = memoryview(b"")
         self.let_go()
         self.seconds_left = seconds
         self.ticks = 0
         with contextlib.suppress(OSError):  # the client closed meanwhile
+            self.flow.release()
             self.flow.resume_reading()
             if self.transport.can_write_eof():  # asyncio's TLS can't close one direction
                 self.transport.write_eof()
@@ -356,6 +423,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         """Refuse a connection over the limit."""
         super().connection_made(transport)
+        self.flow = HeldFlow(transport)
         transport.max_size = READ_BYTES  # type: ignore[attr-defined]  # of asyncio's sockets
         over = self.shared.enter() if self.over_limit is None else self.over_limit
         if over <= 0:
@@ -370,6 +438,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection no more, and what has arrived."""
+        self.rest = memoryview(b"")
         self.let_go()
         if self.over_limit is None:
             self.shared.leave()
