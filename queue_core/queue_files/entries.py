@@ -32,7 +32,7 @@ class QueueFileEntries:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar. `plain`: unquoted in YAML, where `010` and `yes` have special meanings."""
+    """A scalar. `plain`: unquoted in YAML, or an XML's, where `010` and `yes` have special meanings."""
 
     value: str
     place: Place

@@ -134,7 +134,7 @@ def _value_of(element: _Open) -> Node:
         return Items(tuple(Group((member,), member.place) for member in element.members), element.place)
     if element.key in _GROUPS:
         return Group(tuple(element.members), element.place)
-    return Text("".join(element.text).strip(), element.place)
+    return Text("".join(element.text).strip(), element.place, "plain")  # Google's reader makes unquoted YAML of it
 
 
 def _root_of(element: _Open) -> Node:

@@ -7,7 +7,7 @@ import re
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queue_core.config.yaml_document import DocumentError
@@ -160,6 +160,12 @@ def xml_files(draw: st.DrawFn) -> str:
     return f"<queue-entries>{text}</queue-entries>"
 
 
+_LIMITED: Final = (
+    "<queue><name>a</name><mode>pull</mode>"
+    "<retry-parameters><task-retry-limit>{}</task-retry-limit></retry-parameters></queue>"
+)
+
+
 @pytest.fixture(scope="module")
 def google() -> GoogleQueueFiles:
     return google_queue_files()
@@ -192,6 +198,8 @@ def test_a_queue_yaml_is_read_as_google_reads_it(google: GoogleQueueFiles, text:
 
 @settings(max_examples=200, deadline=None)
 @given(text=xml_files())
+@example(text=f"<queue-entries>{_LIMITED.format('010')}</queue-entries>")
+@example(text=f"<queue-entries>{_LIMITED.format('0x5')}</queue-entries>")
 def test_a_queue_xml_is_read_as_google_reads_it(google: GoogleQueueFiles, text: str) -> None:
     yaml = google.yaml_of_xml(text)
     theirs = None if yaml is None else google.yaml(yaml)
