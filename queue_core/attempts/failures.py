@@ -7,6 +7,7 @@ import traceback
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -65,14 +66,46 @@ def failure_of(
 
 
 def whole_traceback(error: BaseException, payloads: Sequence[bytes] = ()) -> str:
-    """Return an error's traceback, redacted; where it is too long, without libraries' calls, then without the first."""
-    parts = traceback_parts(error, limit=MAX_TRACEBACK_CALLS)
+    """Return an error's traceback, redacted: from the user's first call on, without the worker's that lead to it.
+
+    Where it is too long, it is without libraries' calls, then without the first.
+    """
+    parts = _from_users_call(traceback_parts(error, limit=MAX_TRACEBACK_CALLS))
     if _length(parts) > MAX_TRACEBACK_CHARACTERS:
         parts = [part for part in parts if not part.filename or not is_library(part.filename)]
     while len(parts) > 1 and _length(parts) > MAX_TRACEBACK_CHARACTERS:
         parts = parts[max(1, len(parts) // 10) :]
     text = _clean(redacted_parts([part.text for part in parts], payloads))
     return text if len(text) <= MAX_TRACEBACK_CHARACTERS else f"{text[: MAX_TRACEBACK_CHARACTERS - 3]}..."
+
+
+def traceback_at(ended: str, calls: Sequence[tuple[str, int, str]], payloads: Sequence[bytes] = ()) -> str:
+    """Return where a handler was when it was `ended`, as its last line says, in the form of a traceback, redacted.
+
+    `calls`: file, line and function of each, innermost first. Source lines are not read: files may hang too.
+    """
+    if not calls:
+        return ""
+    parts = [TracebackPart("Traceback (most recent call last):\n")]
+    parts += [
+        TracebackPart(f'  File "{filename}", line {number}, in {function}\n', filename)
+        for filename, number, function in reversed(calls)
+    ]
+    parts.append(TracebackPart(f"{ended}\n"))
+    return _clean(redacted_parts([part.text for part in _from_users_call(parts)], payloads))[:MAX_TRACEBACK_CHARACTERS]
+
+
+def _from_users_call(parts: Sequence[TracebackPart]) -> list[TracebackPart]:
+    """Leave out the libraries' calls before the user's first one, of each exception; of a user without a call, ours."""
+    kept: list[TracebackPart] = []
+    for is_calls, run in groupby(parts, key=lambda part: bool(part.filename)):
+        calls = list(run)
+        if is_calls:
+            users = (at for at, call in enumerate(calls) if not is_library(call.filename))
+            others = (at for at, call in enumerate(calls) if not call.filename.startswith(_own_folder()))
+            calls = calls[next(users, next(others, 0)) :]
+        kept += calls
+    return kept
 
 
 def _length(parts: Sequence[TracebackPart]) -> int:
@@ -129,7 +162,12 @@ def _library_folders() -> tuple[str, ...]:
     """Return the folders of the standard library, of installed packages and of this package."""
     paths = sysconfig.get_paths()
     named = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(f"{folder}{os.sep}" for folder in (*named, str(Path(__file__).parents[1])))
+    return (*(f"{folder}{os.sep}" for folder in named), _own_folder())
+
+
+@cache
+def _own_folder() -> str:
+    return f"{Path(__file__).parents[1]}{os.sep}"
 
 
 def shown_path(filename: str) -> str:

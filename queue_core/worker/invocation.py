@@ -12,7 +12,7 @@ from typing import Final, Literal
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.attempts.attempt import GIVEN_BACK, MAX_ERROR_CHARACTERS, Failure
-from queue_core.attempts.error_text import is_kind, name_of, parts_of
+from queue_core.attempts.error_text import is_kind, name_of, parts_of, path_of
 from queue_core.attempts.failures import (
     failure_message,
     failure_of,
@@ -20,6 +20,7 @@ from queue_core.attempts.failures import (
     is_library,
     place_in,
     shown_path,
+    traceback_at,
 )
 from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.fast_values import value
@@ -239,7 +240,8 @@ class Invocation:
         shown = shown_lines(self.stood_at)
         message = failure_message(f"{timeout}, it was at {shown}" if shown else str(timeout))
         place = place_of_lines(self.stood_at) or self.handler.place
-        failure = Failure("timed_out", Timeout.__name__, message, place, host_name())
+        stack = traceback_of_lines(f"{path_of(Timeout)}: {timeout}", self.stood_at, tasks)
+        failure = Failure("timed_out", Timeout.__name__, message, place, host_name(), path_of(Timeout), stack)
         meant = self.handler.translate(timeout)
         log_timeout = log.error if meant is timeout else log.info
         log_timeout(
@@ -370,6 +372,12 @@ def full_lines(lines: Sequence[CodeLine]) -> str:
 def place_of_lines(lines: Sequence[CodeLine]) -> str:
     """Return the innermost of these lines that is the user's; see `place_in`."""
     return place_in([(line.filename, line.number) for line in lines])
+
+
+def traceback_of_lines(ended: str, lines: Sequence[CodeLine], tasks: Sequence[Task]) -> str:
+    """Return these lines in the form of a traceback: see `traceback_at`."""
+    calls = [(line.filename, line.number, line.function) for line in lines]
+    return traceback_at(ended, calls, [task.payload for task in tasks])
 
 
 def lines_from(frame: FrameType | None, *, until: CodeType) -> tuple[CodeLine, ...]:

@@ -17,7 +17,7 @@ from queue_core.task import Lease
 from queue_core.verbs import Renewal
 from queue_core.worker import events
 from queue_core.worker.context import Task
-from queue_core.worker.invocation import Invocation, full_lines, place_of_lines, shown_lines
+from queue_core.worker.invocation import Invocation, full_lines, place_of_lines, shown_lines, traceback_of_lines
 from queue_core.worker.lifecycle import EXIT_HUNG, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.removals import removals_of
 
@@ -295,6 +295,7 @@ class Renewals:
             failure_message(f"{message}, it was at {shown}" if shown else message),
             place_of_lines(lines) or invocation.handler.place,
             host_name(),
+            traceback=traceback_of_lines(f"{OVERRAN}: {message}", lines, invocation.tasks),
         )
 
     def _try_later(self, group: Iterable[RenewedLease], *, now: float) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from threading import Event
 from typing import cast
 
@@ -265,9 +266,31 @@ def test_the_whole_traceback_and_the_path_of_the_class_are_kept_with_the_last_at
     assert first.traceback == ""
     assert last.error_path == f"{__name__}.PaymentError"
     lines = last.traceback.splitlines()
+    firsts = [lines[at + 1] for at, line in enumerate(lines) if line.startswith("Traceback")]
+    assert len(firsts) == 2
+    assert ["/tests/" in first for first in firsts] == [True, True], "the worker's own calls are left out"
     assert "KeyError: 'ledger'" in lines
     assert any(line.endswith("in pay") for line in lines)
     assert lines[-1] == f"{__name__}.PaymentError: card <payload>"
+
+
+def test_calls_of_libraries_stay_where_the_users_code_made_them() -> None:
+    with pytest.raises(ValueError, match="Expecting") as caught:
+        json.loads("{")
+    calls = [line for line in failure_of(caught.value).traceback.splitlines() if line.startswith("  File ")]
+    assert Path(__file__).name in calls[0]
+    assert calls[-1].endswith("in raw_decode") or calls[-1].endswith("in decode")
+
+
+def test_an_error_without_a_call_of_the_users_shows_where_a_library_raised_it() -> None:
+    error = ValueError("x")
+    try:
+        json.loads("{")
+    except ValueError as raised:
+        assert raised.__traceback__ is not None
+        error.__traceback__ = raised.__traceback__.tb_next
+    calls = [line for line in failure_of(error).traceback.splitlines() if line.startswith("  File ")]
+    assert calls[0].endswith("in loads")
 
 
 def test_a_long_traceback_keeps_the_users_calls_and_its_end() -> None:

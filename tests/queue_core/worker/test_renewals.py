@@ -177,6 +177,9 @@ def test_a_lease_that_reaches_max_lease_is_given_back_with_the_line_its_handler_
         assert attempt.host
     assert task.reason == task.attempts[-1].text
     assert "payload" not in task.reason
+    stack = task.attempts[-1].traceback.splitlines()
+    assert Path(__file__).name in stack[1], "the user's first call is the first one"
+    assert stack[-1].startswith(f"{OVERRAN}: its handler ran on for")
     assert queue.stats().expired_total == 0
 
 

@@ -70,6 +70,12 @@ def test_an_async_handler_is_cancelled_and_its_worker_goes_on(store: tuple[Local
     assert attempt.message.startswith(f"it ran for more than {SOON:g} s, it was at {HERE}:")
     assert "in wait_long <" in attempt.message
     assert attempt.place == f"{HERE}:{wait_long.__code__.co_firstlineno + 1}"
+    assert attempt.error_path == f"{Timeout.__module__}.Timeout"
+    stack = attempt.traceback.splitlines()
+    assert stack[0] == "Traceback (most recent call last):"
+    assert (HERE in stack[1], stack[1].endswith("in handle")) == (True, True)
+    assert any(line.endswith(f"line {wait_long.__code__.co_firstlineno + 1}, in wait_long") for line in stack)
+    assert stack[-1] == f"{attempt.error_path}: it ran for more than {SOON:g} s"
     assert ends == ["cleaned up"]
     (logged,) = [entry for entry in logs if entry["event"] == events.HANDLER_TIMED_OUT]
     assert (logged["log_level"], logged["task"], logged["place"]) == ("error", "slow", attempt.place)
