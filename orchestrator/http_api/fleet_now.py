@@ -99,8 +99,12 @@ class FleetNow:
             return self._fleet
 
     def read_now(self, pool: str | None) -> FreshFleet | None:
-        """Return the same, asked for at this instant: for an order, which says what it ends."""
+        """Return the same, asked for at this instant: for an order, which says what it ends.
+
+        The next reader asks anew too: a worker that started after the figures in use is not to look gone by the order.
+        """
         with self._lock:
+            self._read_at = Monotonic(float("-inf"))
             return self._read(pool)
 
     def _read(self, pool: str | None = None) -> FreshFleet | None:

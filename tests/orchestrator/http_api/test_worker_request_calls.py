@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -53,6 +54,16 @@ def test_an_order_about_a_worker_says_what_it_holds_and_the_log_says_by_whom(des
     _, told = desk.order(f"/v1/workers/{WORKER}/kill", {}, secret=SECRETS[Role.ADMIN])
     assert told["sentence"] == "it is killed; its task runs again at once, and the lease does not count"
     assert desk.files.read_worker_requests().workers[WORKER].verb == "kill"
+
+
+def test_a_worker_that_was_ordered_to_end_is_listed_after_it_though_figures_from_before_it_were_read(
+    desk: OrderDesk,
+) -> None:
+    assert desk.ask("GET", "/v1/workers", None, secret=SECRETS[Role.ADMIN])[0] == 200
+    desk.publish(a_worker("resize-later1", "busy", ref="pid:8", leases=1))
+    assert desk.order("/v1/workers/resize-later1/kill", {}, secret=SECRETS[Role.ADMIN])[0] == 200
+    _, told = desk.ask("GET", "/v1/workers", None, secret=SECRETS[Role.ADMIN])
+    assert [one["worker"] for one in cast("list[dict[str, object]]", told["workers"])] == ["resize-later1"]
 
 
 def test_a_pool_s_workers_are_all_replaced(desk: OrderDesk) -> None:
