@@ -159,8 +159,7 @@ def test_where_the_supervisor_has_no_listener_each_place_says_where_it_runs(
     eventually(lambda: "supervisor: leading on " in programs.run("health").out, seconds=60)
     place = "This server hosts the queues only. The supervisor runs on "
     for path in ("/console/", "/console/workers"):
-        shown = programs.text(path)
-        assert place in shown
+        shown = eventually(lambda path=path: place in (text := programs.text(path)) and text, seconds=60)
         assert "unsupervised" in shown
         assert "send-" in shown
     status, html = programs.page("/console/deaths")
