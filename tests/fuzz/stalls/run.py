@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.fuzz.stalls import hostile
+from tests.fuzz.stalls import hostile, http2
 from tests.fuzz.stalls.doors import Door, doors, rpc_body
 from tests.fuzz.stalls.server import ROLES, TOKENS, ProbedServer
 
@@ -17,6 +17,7 @@ SIZES = (3 * MIB // 64, MIB - 4_096, MIB - 4_096, 8 * MIB - 4_096, 64 * MIB - 4_
 BIG = ("add", "exchange", "delete", "renew", "mailboxes", "schedules", "rpc_http", "tasks", "update", "batch")
 """Parts of the paths of doors that take the longer ones."""
 RPC = ("BulkAdd", "Add", "QueryAndOwnTasks", "FetchQueues", "Delete", "UpdateQueue", "x" * 10_000)
+GRPC = ("CreateTask", "LeaseTasks", "GetQueue", "UpdateQueue", "TestIamPermissions", "UploadQueueYaml", "ListTasks")
 QUEUE = "/v1/queues/work"
 
 
@@ -92,6 +93,7 @@ def stalls(server: ProbedServer, *, seconds: float, seed: int, longest: Sequence
             _send_all(server, _hostile(door, sessions, chance, longest), report)
             if not first and time.monotonic() > end:
                 break
+        _send_all(server, _over_grpc(chance), report)
         if first:
             report.before_bytes = server.pause().resident_bytes
         first = False
@@ -112,10 +114,24 @@ def _settled(server: ProbedServer) -> int:
 def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report) -> None:
     for request in requests:
         server.pause()
-        status = server.ask(request.method, request.path, request.body, headers=request.headers, times=request.times)[0]
+        status = _send(server, request)
         assert server.process.poll() is None, f"the server ended: {request.door} {request.kind}"
         found = server.pause()
         report.outcomes.append(Outcome(request, found.seconds, found.where, status))
+
+
+def _send(server: ProbedServer, request: Request) -> int:
+    """Send a request; returns the status of an answer over HTTP/1.1."""
+    match request.method:
+        case "HTTP/2":
+            server.send(request.body or b"")
+        case "gRPC":
+            server.call(request.path, request.body or b"", request.headers)
+        case _:
+            return server.ask(request.method, request.path, request.body, headers=request.headers, times=request.times)[
+                0
+            ]
+    return 0
 
 
 def _credentials(door: Door, role: str, sessions: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -198,6 +214,24 @@ def _pipelined() -> Iterator[Request]:
         ("", "POST", "/rpc_http", (), b""),
     ):
         yield Request(f"{method} {path}", role, "10,000 at once", method, path, headers, body, times=10_000)
+
+
+def _over_grpc(chance: Random) -> Iterator[Request]:
+    """Yield connections and calls for gRPC: everything that is a stranger's, and calls of a role."""
+    for kind, data in http2.floods().items():
+        yield Request("gRPC", "", kind, "HTTP/2", "", body=http2.opening() + data)
+    role = chance.choice(ROLES)
+    known = (("authorization", f"Bearer {TOKENS[role]}"),)
+    for kind, data in http2.floods(known).items():
+        if chance.random() < 0.3:
+            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.opening() + data)
+    for caller, size in ((role, MIB - 4_096), ("admin", chance.choice(SIZES))):
+        known = (("authorization", f"Bearer {TOKENS[caller]}"),)
+        for kind, message in http2.messages(size).items():
+            method = chance.choice(GRPC)
+            yield Request(
+                f"gRPC {method}", caller, f"{kind}, {size:,} B", "gRPC", f"{http2.SERVICE}/{method}", known, message
+            )
 
 
 def _largest() -> Iterator[Request]:
