@@ -13,21 +13,13 @@ import sys
 import threading
 import time
 import traceback
-from pathlib import Path
 from types import FrameType
 
-SCHEDULED = Path("/proc/thread-self/schedstat")
+SCHEDULED = "/proc/thread-self/schedstat"
+"""Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
 TICK_SECONDS = 0.002
 LATE_SECONDS = 0.03
 """A tick that is so late has the stack of its loop kept."""
-
-
-def ready_seconds() -> float:
-    """Return for how long this thread was ready to run while others had the processors; 0 where Linux does not say."""
-    try:
-        return int(SCHEDULED.read_bytes().split()[1]) / 1e9
-    except (OSError, IndexError):
-        return 0.0
 
 
 class Probe:
@@ -41,6 +33,11 @@ class Probe:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tick in a loop, from now on."""
         thread = threading.get_ident()
+        scheduled = os.open(SCHEDULED, os.O_RDONLY)
+
+        def ready_seconds() -> float:
+            return int(os.pread(scheduled, 100, 0).split()[1]) / 1e9
+
         last_cpu, last_ready = time.process_time(), ready_seconds()
 
         def tick() -> None:
@@ -49,7 +46,7 @@ class Probe:
             pause = min(now - self._due[thread] - (ready - last_ready), cpu - last_cpu)
             self.pause_seconds = max(self.pause_seconds, pause)
             last_cpu, last_ready = cpu, ready
-            self._due[thread] = now + TICK_SECONDS
+            self._due[thread] = time.perf_counter() + TICK_SECONDS  # reading it may have taken the lock away
             loop.call_later(TICK_SECONDS, tick)
 
         self._due[thread] = time.perf_counter()
