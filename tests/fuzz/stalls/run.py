@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from tests.fuzz.stalls import hostile, http2
-from tests.fuzz.stalls.doors import Door, doors, rpc_body
+from tests.fuzz.stalls.doors import TASKQUEUE, Door, doors, rpc_body
 from tests.fuzz.stalls.server import ROLES, TOKENS, ProbedServer
 
 MAX_PAUSE_SECONDS = 0.05
@@ -23,7 +23,11 @@ QUEUE = "/v1/queues/work"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request: what it is called in the table, and what is sent."""
+    """A request: what it is called in the table, and what is sent.
+
+    Args:
+        method: a method; or `HTTP/1.1`, `HTTP/2`: `body` is all that a connection is sent; or `gRPC`: a call.
+    """
 
     door: str
     role: str
@@ -32,8 +36,6 @@ class Request:
     path: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    times: int = 1
-    """How often it is sent, without waiting for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,9 @@ def _send(server: ProbedServer, request: Request) -> int:
     """Send a request; returns the status of an answer over HTTP/1.1."""
     match request.method:
         case "HTTP/2":
-            server.send(request.body or b"")
+            server.send(request.body or b"", port=server.grpc_port)
+        case "HTTP/1.1":
+            server.send(request.body or b"", port=server.port)
         case "gRPC":
             server.call(request.path, request.body or b"", request.headers)
         case _:
@@ -203,17 +207,13 @@ def _body(door: Door, size: int, chance: Random) -> tuple[str, Sequence[tuple[st
     return "a file", [("content-type", chance.choice(["text/plain", "application/json"]))], chance.choice(texts)
 
 
-def _pipelined() -> Iterator[Request]:
-    """Yield many requests that come without waiting for an answer."""
-    known = ("authorization", f"Bearer {TOKENS['producer']}"), ("content-type", "application/json")
-    for role, method, path, headers, body in (
-        ("", "GET", "/livez", (), None),
-        ("", "GET", "/", (), None),
-        ("", "POST", f"{QUEUE}/add", (), b""),
-        ("producer", "POST", f"{QUEUE}/add", known, b"{}"),
-        ("", "POST", "/rpc_http", (), b""),
-    ):
-        yield Request(f"{method} {path}", role, "10,000 at once", method, path, headers, body, times=10_000)
+def _on_one_connection() -> Iterator[Request]:
+    """Yield what a connection may be sent at once: requests without waiting for an answer, chunks, heads."""
+    for role in ("", "producer"):
+        token = f"authorization: Bearer {TOKENS[role]}\r\n" if role else ""
+        for path in ("/", "/livez", f"{QUEUE}/add", "/console/login", "/rpc_http", f"{TASKQUEUE}/work/tasks"):
+            for kind, data in hostile.streams(path, token).items():
+                yield Request(f"stream to {path}", role, kind, "HTTP/1.1", "", body=data)
 
 
 def _over_grpc(chance: Random) -> Iterator[Request]:
@@ -241,7 +241,7 @@ def _largest() -> Iterator[Request]:
     def made(kind: str, verb: str, body: bytes, method: str = "POST") -> Request:
         return Request(f"{method} {QUEUE}/{verb}", "admin", f"largest: {kind}", method, f"{QUEUE}/{verb}", known, body)
 
-    yield from _pipelined()
+    yield from _on_one_connection()
     text = hostile.json_text
     members = ",".join(f'"a{number}":""' for number in range(60_000))
     twice = f'{{"tasks":[{{"headers":{{{members},"a59999":""}}}}]}}'.encode()

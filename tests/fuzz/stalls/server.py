@@ -72,11 +72,10 @@ class ProbedServer:
         body: bytes | None = None,
         *,
         headers: Sequence[tuple[str, str]] = (),
-        times: int = 1,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request, `times` at once, and return status, headers and body of the first answer; status 0: it was
-        cut, or went on as a stream."""
-        whole = request(method, path, body, headers=headers) * times
+        """Send a request, and return status, headers and body of its answer; status 0: it was cut, or went on as a
+        stream."""
+        whole = request(method, path, body, headers=headers)
         with socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_SECONDS) as connection:
             with suppress(ConnectionError):
                 connection.sendall(whole)
@@ -88,9 +87,9 @@ class ProbedServer:
                 return 0, {}, b""
         return reply.status, reply.headers, reply.body
 
-    def send(self, data: bytes) -> None:
-        """Send bytes to the door for gRPC, and read until it has no more to say."""
-        with socket.create_connection(("127.0.0.1", self.grpc_port), timeout=REPLY_SECONDS) as connection:
+    def send(self, data: bytes, *, port: int) -> None:
+        """Send bytes to a port, and read until it has no more to say."""
+        with socket.create_connection(("127.0.0.1", port), timeout=REPLY_SECONDS) as connection:
             reader = threading.Thread(target=_read_all, args=(connection,))
             reader.start()
             with suppress(OSError):
