@@ -132,9 +132,7 @@ def _send(server: ProbedServer, request: Request) -> int:
         case "gRPC":
             server.call(request.path, request.body or b"", request.headers)
         case _:
-            return server.ask(request.method, request.path, request.body, headers=request.headers, times=request.times)[
-                0
-            ]
+            return server.ask(request.method, request.path, request.body, headers=request.headers)[0]
     return 0
 
 
