@@ -102,7 +102,7 @@ class FastRequest:
     verb: str
     queue: str
     headers: Headers
-    body: bytes
+    body: bytes | bytearray
     caller: object
     reply: Callable[[Reply], None]
     is_gone: Callable[[], bool]
@@ -361,7 +361,7 @@ class FastVerbs:
         return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit=unit)
 
 
-def read_tasks(body: bytes) -> list[NewTask]:
+def read_tasks(body: bytes | bytearray) -> list[NewTask]:
     """Return the tasks of an add. Raises `InvalidRequestError`, and as `parse_body` does."""
     tasks: list[NewTask] = []
     if len(body) <= LONG_BODY_BYTES:
@@ -375,7 +375,7 @@ def read_tasks(body: bytes) -> list[NewTask]:
     return tasks
 
 
-def parse_body(model: type[B], body: bytes) -> B:
+def parse_body(model: type[B], body: bytes | bytearray) -> B:
     """Return a body as its model. Raises `ValidationError`, and a `Problem` for a key that an object has twice, and
     for more values than any body has."""
     check_values(body)
@@ -458,7 +458,7 @@ class RepeatableOperation(Generic[T]):
 # -- an object with a key twice -------------------------------------------------------------------------------------
 
 
-def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
+def check_keys(body: bytes | bytearray, parsed: int, *, colons: int = 0) -> None:
     """Raise a `Problem` that names a key which an object of `body` has twice.
 
     A parser keeps the last of them, and nobody knows which was meant. Every key has a colon behind it: a text with no
@@ -474,7 +474,7 @@ def check_keys(body: bytes, parsed: int, *, colons: int = 0) -> None:
         check_every_key(body)
 
 
-def _count_colons(body: bytes, *, most: int) -> int:
+def _count_colons(body: bytes | bytearray, *, most: int) -> int:
     """Count the colons, up to one more than `most`; in a long payload a search is ten times as fast as a count."""
     if len(body) < (most + 1) * FAR_APART_BYTES:
         return body.count(b":")
@@ -484,7 +484,7 @@ def _count_colons(body: bytes, *, most: int) -> int:
     return found
 
 
-def check_every_key(body: bytes) -> None:
+def check_every_key(body: bytes | bytearray) -> None:
     """Check any JSON for duplicate keys, by parsing it anew."""
     json.loads(
         body,

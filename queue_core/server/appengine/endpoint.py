@@ -135,7 +135,7 @@ class AppEngineEndpoint:
     def _begin(self, request: FastRequest) -> LeaseCall | None:
         if len(request.body) > MAX_REQUEST_BYTES:
             raise _too_large()
-        call = decode(messages.REMOTE_REQUEST, request.body, max_fields=MAX_CALL_FIELDS)
+        call = decode(messages.REMOTE_REQUEST, bytes(request.body), max_fields=MAX_CALL_FIELDS)
         service, method = call.text("service_name"), call.text("method")
         payload = call.octets("request")
         if service != SERVICE:

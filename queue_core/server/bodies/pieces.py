@@ -19,7 +19,7 @@ _OPEN: Final = (ord("["), ord("{"))
 _COMMA: Final = ord(",")
 
 
-def pieces_of(body: bytes) -> list[bytes]:
+def pieces_of(body: bytes | bytearray) -> list[bytes | bytearray]:
     """Return bodies that have the same tasks in order; one that is no plain list of tasks is returned as it is."""
     begin = _BEGIN.match(body)
     places = None if begin is None else _places(body, begin.end())
@@ -29,10 +29,10 @@ def pieces_of(body: bytes) -> list[bytes]:
     inner = [body[first + 1 : last] for first, last in pairwise(cuts)]
     if any(not one or one.isspace() for one in inner):  # such as a comma too many
         return [body]
-    return [b'{"tasks":[%b]}' % one for one in inner]
+    return [b"".join((b'{"tasks":[', one, b"]}")) for one in inner]
 
 
-def _places(body: bytes, at: int) -> list[int] | None:
+def _places(body: bytes | bytearray, at: int) -> list[int] | None:
     """Return the commas to cut at, and the end of the list; None: it has none, or is followed by something else."""
     found: list[int] = []
     begin, depth, marks = at, 0, 0
@@ -57,7 +57,7 @@ def _places(body: bytes, at: int) -> list[int] | None:
         at = end_of_string(body, quote + 1)
 
 
-def has_short_parts(body: bytes, *, most: int) -> bool:
+def has_short_parts(body: bytes | bytearray, *, most: int) -> bool:
     """Return whether each string of a body has at most so many bytes, as they are written, and what is between two of
     them at most `PIECE_BYTES`: numbers, names of members, blanks."""
     end = 0

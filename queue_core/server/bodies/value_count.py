@@ -17,13 +17,13 @@ SLICE_BYTES: Final = 1 << 20
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
-def check_values(body: bytes, *, most: int = MAX_VALUES) -> None:
+def check_values(body: bytes | bytearray, *, most: int = MAX_VALUES) -> None:
     """Raise a `Problem` for a long body of more than `most` values. Its cost is that of a few passes over the bytes."""
     if len(body) > SHORT_BODY_BYTES and _commas(body, 0, len(body), most) > most and _values(body, most) > most:
         raise refusal(422, "too-many-values", f"a body must have at most {most} values; split the batch")
 
 
-def _commas(body: bytes, begin: int, end: int, most: int) -> int:
+def _commas(body: bytes | bytearray, begin: int, end: int, most: int) -> int:
     """Count the commas of a part, up to some more than `most`."""
     found = 0
     while begin < end and found <= most:
@@ -32,7 +32,7 @@ def _commas(body: bytes, begin: int, end: int, most: int) -> int:
     return found
 
 
-def _values(body: bytes, most: int) -> int:
+def _values(body: bytes | bytearray, most: int) -> int:
     """Count the commas outside strings, up to some more than `most`. The body need not be JSON."""
     found = at = strings = 0
     while found <= most:
@@ -47,7 +47,7 @@ def _values(body: bytes, most: int) -> int:
     return found
 
 
-def end_of_string(body: bytes, at: int) -> int:
+def end_of_string(body: bytes | bytearray, at: int) -> int:
     """Return the place behind a string's closing quote, or the end of the body."""
     close = body.find(b'"', at)
     if close < 0:

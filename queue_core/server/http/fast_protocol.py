@@ -15,7 +15,15 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCy
 from queue_core.server import appengine
 from queue_core.server.auth import Headers
 from queue_core.server.bodies.body_limit import BodyLimit
-from queue_core.server.fast_path import IDEMPOTENCY_HEADER, JSON_TYPE, FastEndpoint, FastRequest, FastVerbs, Reply
+from queue_core.server.fast_path import (
+    IDEMPOTENCY_HEADER,
+    JSON_TYPE,
+    LONG_BODY_BYTES,
+    FastEndpoint,
+    FastRequest,
+    FastVerbs,
+    Reply,
+)
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
@@ -187,10 +195,15 @@ class FastProtocol(HttpConnection):
             return
         self.is_between = True
         cycle.more_body = False
-        if not (cycle.response_complete or cycle.is_refused):
+        if cycle.response_complete or cycle.is_refused:
+            return
+        if len(cycle.body) <= LONG_BODY_BYTES:
             self._start(cycle, bytes(cycle.body))
+        else:  # which takes long to copy
+            body, cycle.body = cycle.body, bytearray()
+            self._start(cycle, body)
 
-    def _start(self, cycle: FastCycle, body: bytes, *, key: bytes | None = None) -> None:
+    def _start(self, cycle: FastCycle, body: bytes | bytearray, *, key: bytes | None = None) -> None:
         cycle.call = cycle.endpoint.start(
             FastRequest(
                 cycle.verb,

@@ -104,6 +104,52 @@ PATHS: Mapping[str, Callable[[], str]] = {
 """What takes the place of a name in a path."""
 
 
+MANY = 10_000
+
+
+def streams(path: str, token: str) -> Mapping[str, bytes]:
+    """What one connection may be sent, by name; `token` is a line of each head, or nothing."""
+
+    def made(more: str = "", *, method: str = "POST", version: str = "HTTP/1.1") -> bytes:
+        return f"{method} {path} {version}\r\nhost: localhost\r\n{token}{more}\r\n".encode()
+
+    chunked = made("content-type: application/json\r\ntransfer-encoding: chunked\r\n")
+    long = made("content-length: 60000\r\n")
+    return {
+        "requests at once": made(method="GET") * 2 * MANY,
+        "posts at once": made("content-length: 0\r\n") * 2 * MANY,
+        "bodies at once": (made("content-type: application/json\r\ncontent-length: 2\r\n") + b"{}") * MANY,
+        "closed at once": made("connection: close\r\n", method="GET") * MANY,
+        "methods at once": b"".join(made(method=one) for one in ("PUT", "DELETE", "OPTIONS", "HEAD", "PATCH")) * 2_000,
+        "HTTP/1.0 at once": made("connection: keep-alive\r\n", method="GET", version="HTTP/1.0") * MANY,
+        "upgrades at once": made("connection: upgrade\r\nupgrade: h2c\r\n", method="GET") * MANY,
+        "web sockets at once": made(
+            "connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\nsec-websocket-key: YQ==\r\n",
+            method="GET",
+        )
+        * MANY,
+        "expectations at once": made("expect: 100-continue\r\ncontent-length: 1\r\n") * MANY,
+        "an expectation": made("expect: 100-continue\r\ncontent-length: 1000\r\n"),
+        "chunks of a byte": chunked + b"1\r\na\r\n" * 40 * MANY,
+        "chunks with extensions": chunked + (b"1;" + b"a=b;" * 100 + b"\r\na\r\n") * 1_000,
+        "a long extension": chunked + b"1;" + b"a" * 80_000,
+        "trailers": chunked + b"1\r\na\r\n0\r\n" + b"a: b\r\n" * MANY + b"\r\n",
+        "a long chunk": chunked + b"ffffffffffffffff\r\n" + b"a" * MANY,
+        "messages in chunks": (chunked + b"2\r\n{}\r\n0\r\n\r\n") * MANY,
+        "lines": made("a: b\r\n" * MANY, method="GET"),
+        "empty lines": b"\r\n" * 40 * MANY + made(method="GET"),
+        "a line without an end": made(method="GET").rstrip() + b"\r\na: " + b"b" * 80_000,
+        "blanks in a value": made(f"a:{' ' * 60_000}b\r\n", method="GET"),
+        "two lengths": made("content-length: 1\r\ncontent-length: 2\r\n"),
+        "a length of digits": made(f"content-length: {'9' * 60_000}\r\n"),
+        "a body of another length": long + b"{}" * 30_000 + made(method="GET") * 1_000,
+        "CONNECT": made(method="CONNECT") * MANY,
+        "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"x" * 60_000,
+        "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0" * 60_000,
+        "zeros": b"\0" * 60_000,
+    }
+
+
 def form(size: int, chance: Random) -> tuple[str, str, bytes]:
     """A form: what it is, its media type, and its body."""
     part = b'--b\r\nContent-Disposition: form-data; name="a"\r\n\r\nx\r\n'

@@ -1,7 +1,8 @@
 """Runs a command of `towline` with a probe in each of its loops, and tells over a pipe how long one stood still.
 
-A pause is the time by which a tick of the loop comes late, and at most the processor time that the process took
-meanwhile: what a busy machine takes away does not count, and what another thread does with the interpreter's lock does.
+A pause is the time by which a tick of the loop comes late, without the time for which its thread was ready and had no
+processor, and at most the processor time that the process took meanwhile: what a busy machine takes away does not
+count, and what another thread does with the interpreter's lock does.
 """
 
 import asyncio
@@ -14,6 +15,8 @@ import time
 import traceback
 from types import FrameType
 
+SCHEDULED = "/proc/thread-self/schedstat"
+"""Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
 TICK_SECONDS = 0.002
 LATE_SECONDS = 0.03
 """A tick that is so late has the stack of its loop kept."""
@@ -30,15 +33,20 @@ class Probe:
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tick in a loop, from now on."""
         thread = threading.get_ident()
-        last_cpu = time.process_time()
+        scheduled = os.open(SCHEDULED, os.O_RDONLY)
+
+        def ready_seconds() -> float:
+            return int(os.pread(scheduled, 100, 0).split()[1]) / 1e9
+
+        last_cpu, last_ready = time.process_time(), ready_seconds()
 
         def tick() -> None:
-            nonlocal last_cpu
-            now, cpu = time.perf_counter(), time.process_time()
-            pause = min(now - self._due[thread], cpu - last_cpu)
+            nonlocal last_cpu, last_ready
+            now, cpu, ready = time.perf_counter(), time.process_time(), ready_seconds()
+            pause = min(now - self._due[thread] - (ready - last_ready), cpu - last_cpu)
             self.pause_seconds = max(self.pause_seconds, pause)
-            last_cpu = cpu
-            self._due[thread] = now + TICK_SECONDS
+            last_cpu, last_ready = cpu, ready
+            self._due[thread] = time.perf_counter() + TICK_SECONDS  # reading it may have taken the lock away
             loop.call_later(TICK_SECONDS, tick)
 
         self._due[thread] = time.perf_counter()

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from tests.fuzz.stalls import hostile
-from tests.fuzz.stalls.doors import Door, doors, rpc_body
+from tests.fuzz.stalls import hostile, http2
+from tests.fuzz.stalls.doors import TASKQUEUE, Door, doors, rpc_body
 from tests.fuzz.stalls.server import ROLES, TOKENS, ProbedServer
 
 MAX_PAUSE_SECONDS = 0.05
@@ -17,12 +17,17 @@ SIZES = (3 * MIB // 64, MIB - 4_096, MIB - 4_096, 8 * MIB - 4_096, 64 * MIB - 4_
 BIG = ("add", "exchange", "delete", "renew", "mailboxes", "schedules", "rpc_http", "tasks", "update", "batch")
 """Parts of the paths of doors that take the longer ones."""
 RPC = ("BulkAdd", "Add", "QueryAndOwnTasks", "FetchQueues", "Delete", "UpdateQueue", "x" * 10_000)
+GRPC = ("CreateTask", "LeaseTasks", "GetQueue", "UpdateQueue", "TestIamPermissions", "UploadQueueYaml", "ListTasks")
 QUEUE = "/v1/queues/work"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request: what it is called in the table, and what is sent."""
+    """A request: what it is called in the table, and what is sent.
+
+    Args:
+        method: a method; or `HTTP/1.1`, `HTTP/2`: `body` is all that a connection is sent; or `gRPC`: a call.
+    """
 
     door: str
     role: str
@@ -31,8 +36,6 @@ class Request:
     path: str
     headers: tuple[tuple[str, str], ...] = ()
     body: bytes | None = None
-    times: int = 1
-    """How often it is sent, without waiting for an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,7 @@ def stalls(server: ProbedServer, *, seconds: float, seed: int, longest: Sequence
             _send_all(server, _hostile(door, sessions, chance, longest), report)
             if not first and time.monotonic() > end:
                 break
+        _send_all(server, _over_grpc(chance), report)
         if first:
             report.before_bytes = server.pause().resident_bytes
         first = False
@@ -112,10 +116,24 @@ def _settled(server: ProbedServer) -> int:
 def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report) -> None:
     for request in requests:
         server.pause()
-        status = server.ask(request.method, request.path, request.body, headers=request.headers, times=request.times)[0]
+        status = _send(server, request)
         assert server.process.poll() is None, f"the server ended: {request.door} {request.kind}"
         found = server.pause()
         report.outcomes.append(Outcome(request, found.seconds, found.where, status))
+
+
+def _send(server: ProbedServer, request: Request) -> int:
+    """Send a request; returns the status of an answer over HTTP/1.1."""
+    match request.method:
+        case "HTTP/2":
+            server.send(request.body or b"", port=server.grpc_port)
+        case "HTTP/1.1":
+            server.send(request.body or b"", port=server.port)
+        case "gRPC":
+            server.call(request.path, request.body or b"", request.headers)
+        case _:
+            return server.ask(request.method, request.path, request.body, headers=request.headers)[0]
+    return 0
 
 
 def _credentials(door: Door, role: str, sessions: dict[str, str]) -> tuple[tuple[str, str], ...]:
@@ -187,17 +205,31 @@ def _body(door: Door, size: int, chance: Random) -> tuple[str, Sequence[tuple[st
     return "a file", [("content-type", chance.choice(["text/plain", "application/json"]))], chance.choice(texts)
 
 
-def _pipelined() -> Iterator[Request]:
-    """Yield many requests that come without waiting for an answer."""
-    known = ("authorization", f"Bearer {TOKENS['producer']}"), ("content-type", "application/json")
-    for role, method, path, headers, body in (
-        ("", "GET", "/livez", (), None),
-        ("", "GET", "/", (), None),
-        ("", "POST", f"{QUEUE}/add", (), b""),
-        ("producer", "POST", f"{QUEUE}/add", known, b"{}"),
-        ("", "POST", "/rpc_http", (), b""),
-    ):
-        yield Request(f"{method} {path}", role, "10,000 at once", method, path, headers, body, times=10_000)
+def _on_one_connection() -> Iterator[Request]:
+    """Yield what a connection may be sent at once: requests without waiting for an answer, chunks, heads."""
+    for role in ("", "producer"):
+        token = f"authorization: Bearer {TOKENS[role]}\r\n" if role else ""
+        for path in ("/", "/livez", f"{QUEUE}/add", "/console/login", "/rpc_http", f"{TASKQUEUE}/work/tasks"):
+            for kind, data in hostile.streams(path, token).items():
+                yield Request(f"stream to {path}", role, kind, "HTTP/1.1", "", body=data)
+
+
+def _over_grpc(chance: Random) -> Iterator[Request]:
+    """Yield connections and calls for gRPC: everything that is a stranger's, and calls of a role."""
+    for kind, data in http2.floods().items():
+        yield Request("gRPC", "", kind, "HTTP/2", "", body=http2.opening() + data)
+    role = chance.choice(ROLES)
+    known = (("authorization", f"Bearer {TOKENS[role]}"),)
+    for kind, data in http2.floods(known).items():
+        if chance.random() < 0.3:
+            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.opening() + data)
+    for caller, size in ((role, MIB - 4_096), ("admin", chance.choice(SIZES))):
+        known = (("authorization", f"Bearer {TOKENS[caller]}"),)
+        for kind, message in http2.messages(size).items():
+            method = chance.choice(GRPC)
+            yield Request(
+                f"gRPC {method}", caller, f"{kind}, {size:,} B", "gRPC", f"{http2.SERVICE}/{method}", known, message
+            )
 
 
 def _largest() -> Iterator[Request]:
@@ -207,7 +239,7 @@ def _largest() -> Iterator[Request]:
     def made(kind: str, verb: str, body: bytes, method: str = "POST") -> Request:
         return Request(f"{method} {QUEUE}/{verb}", "admin", f"largest: {kind}", method, f"{QUEUE}/{verb}", known, body)
 
-    yield from _pipelined()
+    yield from _on_one_connection()
     text = hostile.json_text
     members = ",".join(f'"a{number}":""' for number in range(60_000))
     twice = f'{{"tasks":[{{"headers":{{{members},"a59999":""}}}}]}}'.encode()

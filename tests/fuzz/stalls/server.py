@@ -6,12 +6,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 import psutil
 
 from tests.support.servers import read_reply, request
@@ -21,7 +23,7 @@ TOKENS = {role: f"{role}-0123456789abcdef" for role in ROLES}
 POOL = "pool"
 SETTINGS = """
 store: sqlite:///towline.db
-server: {{listen: "127.0.0.1:{port}", tokens: [{tokens}]}}
+server: {{listen: "127.0.0.1:{port}", grpc: "127.0.0.1:{grpc_port}", tokens: [{tokens}]}}
 console: {{writes: on}}
 queues: {{work: {{}}}}
 pools:
@@ -46,6 +48,7 @@ class ProbedServer:
     """A server in a process of its own."""
 
     port: int
+    grpc_port: int
     process: subprocess.Popen[bytes]
     asked: int
     told: int
@@ -69,11 +72,10 @@ class ProbedServer:
         body: bytes | None = None,
         *,
         headers: Sequence[tuple[str, str]] = (),
-        times: int = 1,
     ) -> tuple[int, dict[str, str], bytes]:
-        """Send a request, `times` at once, and return status, headers and body of the first answer; status 0: it was
-        cut, or went on as a stream."""
-        whole = request(method, path, body, headers=headers) * times
+        """Send a request, and return status, headers and body of its answer; status 0: it was cut, or went on as a
+        stream."""
+        whole = request(method, path, body, headers=headers)
         with socket.create_connection(("127.0.0.1", self.port), timeout=REPLY_SECONDS) as connection:
             with suppress(ConnectionError):
                 connection.sendall(whole)
@@ -85,6 +87,23 @@ class ProbedServer:
                 return 0, {}, b""
         return reply.status, reply.headers, reply.body
 
+    def send(self, data: bytes, *, port: int) -> None:
+        """Send bytes to a port, and read until it has no more to say."""
+        with socket.create_connection(("127.0.0.1", port), timeout=REPLY_SECONDS) as connection:
+            reader = threading.Thread(target=_read_all, args=(connection,))
+            reader.start()
+            with suppress(OSError):
+                connection.sendall(data)
+            reader.join(STREAM_SECONDS)
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            reader.join()
+
+    def call(self, path: str, message: bytes, metadata: Sequence[tuple[str, str]]) -> None:
+        """Call a method over gRPC; its answer may be any."""
+        with grpc.insecure_channel(f"127.0.0.1:{self.grpc_port}") as channel, suppress(grpc.RpcError):
+            channel.unary_unary(path)(message, metadata=metadata, timeout=REPLY_SECONDS)
+
     def session(self, role: str) -> str:
         """Log in at the console; returns the cookie."""
         form = f"token={TOKENS[role]}".encode()
@@ -93,18 +112,26 @@ class ProbedServer:
         return headers["set-cookie"].partition(";")[0]
 
 
+def _read_all(connection: socket.socket) -> None:
+    with suppress(OSError):
+        while connection.recv(65_536):
+            pass
+
+
 @contextmanager
 def a_probed_server() -> Iterator[ProbedServer]:
     """Run `towline up` with a probe."""
-    with tempfile.TemporaryDirectory() as name, socket.socket() as free:
+    with tempfile.TemporaryDirectory() as name, socket.socket() as free, socket.socket() as other:
         folder = Path(name)
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        for one in (free, other):
+            one.bind(("127.0.0.1", 0))
+        port, grpc_port = free.getsockname()[1], other.getsockname()[1]
         free.close()
+        other.close()
         for role, secret in TOKENS.items():
             (folder / f"{role}.tok").write_text(secret)
         tokens = ", ".join(f"{{role: {role}, token_file: {role}.tok}}" for role in ROLES)
-        (folder / "towline.yaml").write_text(SETTINGS.format(port=port, tokens=tokens))
+        (folder / "towline.yaml").write_text(SETTINGS.format(port=port, grpc_port=grpc_port, tokens=tokens))
         asked, write_asked = os.pipe()
         read_told, told = os.pipe()
         log = folder / "log"
@@ -120,7 +147,7 @@ def a_probed_server() -> Iterator[ProbedServer]:
             )
         os.close(asked)
         os.close(told)
-        server = ProbedServer(port, process, write_asked, read_told, log)
+        server = ProbedServer(port, grpc_port, process, write_asked, read_told, log)
         try:
             _await_start(server)
             yield server
