@@ -55,6 +55,7 @@ class OpenDescriptor:
         is_locked: whether this process holds a lock of the file.
         is_database: whether the file is an SQLite database.
         is_written: whether the file is open to be written at a position of its own.
+        is_path: whether it has no position, as it was opened with `O_PATH`.
         name: how a module reaches the object of the descriptor, as `shop.client`.
     """
 
@@ -64,6 +65,7 @@ class OpenDescriptor:
     is_locked: bool = False
     is_database: bool = False
     is_written: bool = False
+    is_path: bool = False
     name: str = ""
 
     @property
@@ -89,8 +91,12 @@ def open_descriptors(*, own: Collection[int]) -> dict[int, OpenDescriptor]:
 
 
 def renewable_files(descriptors: Mapping[int, OpenDescriptor]) -> list[int]:
-    """Return the descriptors of files that each worker can open anew. Pure."""
-    return sorted(number for number, each in descriptors.items() if stat.S_ISREG(each.mode) and _kind_of(each) is None)
+    """Return the descriptors of files and folders that each worker can open anew. Pure."""
+    return sorted(
+        number
+        for number, each in descriptors.items()
+        if _kind_of(each) is None and (stat.S_ISREG(each.mode) or stat.S_ISDIR(each.mode)) and not each.is_path
+    )
 
 
 def open_anew(numbers: Collection[int]) -> None:
@@ -195,6 +201,7 @@ def _read(number: int) -> OpenDescriptor:
         is_locked=_is_locked(number),
         is_database=is_regular and _is_database(number),
         is_written=is_regular and _is_written(number),
+        is_path=bool(fcntl.fcntl(number, fcntl.F_GETFL) & os.O_PATH),
     )
 
 

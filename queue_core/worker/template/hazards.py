@@ -5,6 +5,7 @@ Python's collector reaches are looked at, and what the kernel says of descriptor
 (ADR 48). Signal handlers and locks of `threading` are none: a forked process has them as its parent had.
 """
 
+import codecs
 import contextlib
 import gc
 import io
@@ -48,6 +49,8 @@ _BASE = io.FileIO.__mro__[-2]
 _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 _COMPRESSED = frozenset({"gzip", "bz2", "lzma"})
 """Modules whose files write a beginning when they are opened and an end when they are closed."""
+_MARKED = frozenset({"utf-16", "utf-32", "utf-8-sig"})
+"""Encodings whose text begins with a mark, which the first to write to an empty file writes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,7 @@ def imported_state(*, own_descriptors: Collection[int], recorded: RecordedImport
         *_unreadable_hazards(renewed, opened),
         *shared_memory_hazards(mappings, shared, names),
         *finalizer_hazards(recorded, ends, names),
-        *_compressed_hazards(files),
+        *_beginning_hazards(files),
         *_identity_hazards(recorded),
         *_stream_hazards(recorded),
         *_timer_hazards(),
@@ -159,15 +162,27 @@ def _unreadable_hazards(renewed: Sequence[int], opened: Mapping[int, OpenDescrip
             )
 
 
-def _compressed_hazards(files: Sequence[object]) -> Iterator[ForkHazard]:
+def _beginning_hazards(files: Sequence[object]) -> Iterator[ForkHazard]:
+    """Return a hazard for each file that is open to be written and whose content has a beginning of its own."""
     for each in files:
-        if type(each).__module__ in _COMPRESSED and not each.closed and each.writable():  # type: ignore[attr-defined]
+        kind = type(each)
+        if kind.__module__ in _COMPRESSED:
+            what = f"{kind.__module__} file", f"a file of the module {kind.__module__}"
+        elif kind is io.TextIOWrapper and (encoding := _normal(each.encoding)) in _MARKED:  # type: ignore[attr-defined]
+            what = f"{encoding} file", f"a file in the encoding {encoding}"
+        else:
+            continue
+        if not each.closed and each.writable():  # type: ignore[attr-defined]
             yield ForkHazard(
                 "file",
-                f"{type(each).__module__} file",
-                f"a file of the module {type(each).__module__} is open to be written after the import, and forked "
-                f"workers would share its beginning: open it {REMEDY}",
+                what[0],
+                f"{what[1]} is open to be written after the import, and forked workers would share its beginning: open "
+                f"it {REMEDY}",
             )
+
+
+def _normal(encoding: str) -> str:
+    return codecs.lookup(encoding).name
 
 
 def _identity_hazards(recorded: RecordedImport | None) -> Iterator[ForkHazard]:
@@ -249,7 +264,8 @@ def _child_hazards() -> Iterator[ForkHazard]:
 
 
 def _children() -> list[tuple[int, str]]:
-    """Return the pid and name of each living child; without arguments, which may hold a secret."""
+    """Return the pid and name of each child that lives, or that nobody has waited for; without arguments, which may
+    hold a secret."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -259,7 +275,7 @@ def _children() -> list[tuple[int, str]]:
         with contextlib.suppress(OSError):
             before, _, after = entry.read_text(encoding="utf-8", errors="replace").rpartition(")")
             pid, _, name = before.partition(" (")
-            state, parent = after.split()[:2]
-            if int(parent) == os.getpid() and state not in "ZX":
+            parent = after.split()[1]
+            if int(parent) == os.getpid():
                 found.append((int(pid), name))
     return sorted(found)

@@ -32,10 +32,11 @@ _OF_MAPPINGS: Final = frozenset({"os", "collections.abc", "_collections_abc"})
 _SOURCES: Final = frozenset({"uuid", "secrets", "random"})
 _FILES: Final = frozenset({"tempfile"})
 IDENTITIES: Final[tuple[tuple[Any, str, str, frozenset[str]], ...]] = (
-    (os, "getpid", "the process id", frozenset()),
+    (os, "getpid", "the process id", frozenset({"multiprocessing.process"})),
     (os, "getppid", "the process id of the parent", frozenset()),
     (threading, "get_native_id", "the id of the thread", frozenset()),
     (os, "urandom", "random bytes", _SOURCES),
+    (os, "getrandom", "random bytes", frozenset()),
     (random, "_urandom", "random bytes", _SOURCES),
     (uuid, "uuid1", "a UUID", frozenset()),
     (tempfile, "mkdtemp", "a temporary folder", _FILES),
@@ -95,6 +96,7 @@ def recorded_import() -> Iterator[RecordedImport]:
             setattr(module, name, _noting(recorded, original, what, between))
         _replace_exit_hooks(recorded, replaced)
         _replace_seeds(recorded, replaced)
+        _replace_draws(recorded, replaced)
         _replace_variables(recorded, replaced)
         _replace_functions_of_random(recorded, replaced)
         try:
@@ -210,18 +212,37 @@ def _replace_seeds(recorded: RecordedImport, replaced: ExitStack) -> None:
     random.Random.setstate = wraps(setstate)(set_and_note)  # type: ignore[method-assign]
 
 
+def _replace_draws(recorded: RecordedImport, replaced: ExitStack) -> None:
+    """Note what an application draws from generators of its own that took their seed from the system."""
+
+    def noting_draw(original: _Function) -> _Function:
+        @wraps(original)
+        def draw(self: random.Random, *arguments: Any) -> Any:
+            is_own = not recorded.is_over and recorded.fresh.get(self)
+            if is_own and (place := _place_of(sys._getframe(1), _SOURCES)):  # noqa: SLF001 - the caller's line
+                recorded.identities.setdefault(place, "a random number")
+            return original(self, *arguments)
+
+        return draw
+
+    for name in ("random", "getrandbits"):
+        original = getattr(random.Random, name)  # of the class in C, which the other methods call
+        setattr(random.Random, name, noting_draw(original))
+        replaced.callback(delattr, random.Random, name)
+
+
 def _replace_variables(recorded: RecordedImport, replaced: ExitStack) -> None:
     kind = type(os.environ)
     original = kind.__getitem__
 
     def get_and_note(self: Any, key: Any) -> Any:
-        if key in OWN_VARIABLES:
+        if key in OWN_VARIABLES or (isinstance(key, bytes) and os.fsdecode(key) in OWN_VARIABLES):  # of `environb`
             frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - the way to the caller's line
             while frame is not None and frame.f_globals.get("__name__") in _OF_MAPPINGS:
                 frame = frame.f_back
             if frame is not None and _is_applications(frame):
                 place = f"{shown_path(frame.f_code.co_filename)}:{frame.f_lineno}"
-                recorded.identities.setdefault(place, f"the variable {key}")
+                recorded.identities.setdefault(place, f"the variable {os.fsdecode(key)}")
         return original(self, key)
 
     replaced.callback(setattr, kind, "__getitem__", original)

@@ -128,6 +128,59 @@ SAME: Final = {
         "local = threading.local()\nlocal.stage = 'test'",
         "note(region.get('none'), getattr(local, 'stage', 'none'))",
     ),
+    "a folder that is read entry by entry": Program(
+        "import os\nos.makedirs('many', exist_ok=True)\n"
+        "for n in range(3000): open(f'many/{n}', 'w').close()\n"
+        "entries = os.scandir('many'); next(entries)",
+        "note(sum(1 for _ in entries))",
+    ),
+    "a member of an archive that was read in part": Program(
+        "import zipfile\nwith zipfile.ZipFile('a.zip', 'a') as archive:\n"
+        "    if not archive.namelist(): archive.writestr(zipfile.ZipInfo('words'), 'onetwothree')\n"
+        "words = zipfile.ZipFile('a.zip').open('words'); words.read(3)",
+        "note(words.read(3))",
+    ),
+    "rows of a table that were read in part": Program(
+        "import csv\nrows = csv.reader(open('rows')); next(rows)",
+        "note(next(rows))",
+        files={"rows": "a,b\n1,2\n3,4\n5,6\n"},
+    ),
+    "a log that rotates": Program(
+        "import logging.handlers\nlog = logging.getLogger('shop')\n"
+        "log.addHandler(logging.handlers.RotatingFileHandler('app.log', maxBytes=9, backupCount=9))",
+        "log.error('task %s', n)",
+    ),
+    "a compressor that has begun": Program(
+        "import zlib\nlog, zipped = open('words.z', 'ab'), zlib.compressobj()\nlog.write(zipped.compress(b'begun'))",
+        "log.write(zipped.compress(b'%d' % n) + zipped.flush(zlib.Z_SYNC_FLUSH))",
+    ),
+    "things to do at the end of a stack that nobody ends": Program(
+        "import contextlib\nends = contextlib.ExitStack()\nends.callback(note, 'ended')", "note(n)"
+    ),
+    "a stack that a hook of a handler ends": Program(
+        "import atexit, contextlib\nends = None",
+        "global ends\nif ends is None:\n    ends = contextlib.ExitStack()\n    atexit.register(ends.close)\n"
+        "ends.callback(note, 'ended', n)",
+    ),
+    "a call when a thing is gone": Program(
+        "import weakref\nclass Desk: pass\ndesk = Desk()\n"
+        "gone = weakref.ref(desk, lambda _, write=note: write('gone'))",
+        "global desk\ndesk = None\nnote(n)",
+    ),
+    "a lock that the import holds": Program(
+        "import threading\nlock = threading.RLock(); lock.acquire()",
+        "with lock: note(lock.acquire(blocking=False))",
+    ),
+    "a lock of tasks of an event loop": Program(
+        "import asyncio\nlock = asyncio.Lock()\nasync def locked(n):\n    async with lock: return n",
+        "note(asyncio.run(locked(n)))",
+    ),
+    "a database in memory that connections share": Program(
+        "import sqlite3\nopened = lambda: sqlite3.connect('file:shop?mode=memory&cache=shared', uri=True,"
+        " check_same_thread=False)\nrows = opened()\nrows.execute('create table a (b)')",
+        "other = opened()\nother.execute('insert into a values (?)', (n,)); other.commit()\n"
+        "note(other.execute('select count(*) from a').fetchone()[0])",
+    ),
     "an exit code of its own": Program("import os", "if n == 1: os._exit(3)\nnote(n)"),
     "a pool of threads that has none yet": Program(
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)",

@@ -8,18 +8,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from orchestrator.runtimes.template_process import TemplateState
 from queue_core.connect import open_queues
-from queue_core.task import NewTask, QueueSpec
+from queue_core.task import NewTask, QueueSpec, TaskState
 from tests.support.eventually import eventually
 from tests.support.fleet.template_bench import REPOSITORY, TemplateBench, reported_to_end, template_bench
 
 WORKERS: Final = 2
 TASKS_OF_WORKER: Final = 2
+QUEUE: Final = QueueSpec("q")
 PROGRAM: Final = """
 from queue_core.worker.app import App
 app = App()
@@ -31,7 +32,7 @@ def note(*words):
 {top}
 
 @app.task(queue="q")
-def work(task):
+{kind} work(task):
     n = int(task.text)
 {body}
 """
@@ -46,6 +47,8 @@ class LeftBehind:
     codes: tuple[int, ...]
     tasks_left: int
     files: Mapping[str, bytes]
+    attempts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The outcomes of each dead task's attempts, by its payload."""
 
     @property
     def repeats(self) -> Mapping[str, list[int]]:
@@ -56,10 +59,25 @@ class LeftBehind:
 class BothWays:
     """One program in two folders."""
 
-    def __init__(self, folder: Path, top: str, body: str, files: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        top: str,
+        body: str,
+        files: Mapping[str, str],
+        *,
+        kind: Literal["def", "async def"] = "def",
+        tasks: int = WORKERS * TASKS_OF_WORKER,
+        queue: QueueSpec = QUEUE,
+    ) -> None:
+        """Args:
+        tasks: of which each worker does its part.
+        """
         self._folder = folder
-        self._text = PROGRAM.format(top=top, body="\n".join(f"    {line}" for line in body.splitlines()))
+        self._text = PROGRAM.format(top=top, kind=kind, body="\n".join(f"    {line}" for line in body.splitlines()))
         self._files = files
+        self._tasks = tasks
+        self._queue = queue
 
     def executed(self) -> LeftBehind:
         """Run executed workers, one after the other."""
@@ -71,7 +89,7 @@ class BothWays:
                 ran = subprocess.run(
                     [sys.executable, "-m", "queue_core.worker"],
                     cwd=folder,
-                    env={**bench.environment("tasks:app"), **_variables(folder, worker)},
+                    env={**bench.environment("tasks:app"), **self._variables(folder, worker)},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
@@ -88,7 +106,7 @@ class BothWays:
         with template_bench(folder) as bench:
             template = bench.ready("tasks:app", state=state)
             for worker in range(WORKERS):
-                forked = bench.fork(template, SCRIPT="", **_variables(folder, worker))
+                forked = bench.fork(template, SCRIPT="", **self._variables(folder, worker))
                 forked.let_go()
                 codes.append(reported_to_end(forked))
         return _left_in(folder, codes)
@@ -98,7 +116,7 @@ class BothWays:
         folder = self._prepared("forked" if forked else "executed")
         (folder / "log.lock").touch()
         recycling = {"TOWLINE_RECYCLE": '{"tasks": 1}', "TOWLINE_SUPERVISOR_LOCK": str(folder / "log.lock")}
-        variables = {**_variables(folder, 0), **recycling}
+        variables = {**self._variables(folder, 0), **recycling}
         with template_bench(folder) as bench, (folder / "log.lock").open() as held, bench.log.open("ab") as log:
             fcntl.flock(held, fcntl.LOCK_EX)
             if forked:
@@ -121,24 +139,23 @@ class BothWays:
         for file, text in self._files.items():
             (folder / file).write_text(text)
         with closing(open_queues(_url(folder), durability="relaxed")) as queues:
-            queues.put_queue(QueueSpec("q"))
-            queues.queue("q").add([NewTask(str(n).encode()) for n in range(WORKERS * TASKS_OF_WORKER)])
+            queues.put_queue(self._queue)
+            queues.queue("q").add([NewTask(str(n).encode()) for n in range(self._tasks)])
         return folder
+
+    def _variables(self, folder: Path, worker: int) -> dict[str, str]:
+        return {
+            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONUNBUFFERED": "",
+            "TOWLINE_URL": _url(folder),
+            "TOWLINE_QUEUE": "q",
+            "TOWLINE_WORKER": f"w{worker}",
+            "TOWLINE_RECYCLE": f'{{"tasks": {self._tasks // WORKERS}}}',
+        }
 
 
 def _url(folder: Path) -> str:
     return f"sqlite:///{folder}/queue.db"
-
-
-def _variables(folder: Path, worker: int) -> dict[str, str]:
-    return {
-        "PYTHONPATH": str(REPOSITORY),
-        "PYTHONUNBUFFERED": "",
-        "TOWLINE_URL": _url(folder),
-        "TOWLINE_QUEUE": "q",
-        "TOWLINE_WORKER": f"w{worker}",
-        "TOWLINE_RECYCLE": f'{{"tasks": {TASKS_OF_WORKER}}}',
-    }
 
 
 def _stop_when_done(folder: Path, pid: int) -> None:
@@ -150,9 +167,11 @@ def _stop_when_done(folder: Path, pid: int) -> None:
 def _left_in(folder: Path, codes: list[int]) -> LeftBehind:
     with closing(open_queues(_url(folder), durability="relaxed")) as queues:
         tasks = queues.queue("q").stats().pending
+        dead = queues.queue("q").peek(states=frozenset({TaskState.DEAD}), payload_bytes=100).tasks
+        attempts = {one.payload.decode(): tuple(attempt.outcome for attempt in one.attempts) for one in dead}
     files = {
         str(path.relative_to(folder)): b"" if path.is_dir() else path.read_bytes().replace(os.fsencode(folder), b"")
         for path in sorted(folder.rglob("*"))
         if not path.relative_to(folder).parts[0].startswith(_OURS)
     }
-    return LeftBehind(tuple(codes), tasks, files)
+    return LeftBehind(tuple(codes), tasks, files, attempts)

@@ -81,6 +81,8 @@ def output_of(folder: Path, program: str) -> str:
         pytest.param("import asyncio; asyncio.run(asyncio.sleep(0))", id="an event loop that has ended"),
         pytest.param("import os; OWN = os.pipe()", id="descriptors of the caller"),
         pytest.param("import random; safe = random.SystemRandom(); own = random.Random()", id="random"),
+        pytest.param("import random; a = random.Random(7).random()", id="a random number that is the same each time"),
+        pytest.param("import os; a = os.open('.', os.O_RDONLY); b = os.open('.', os.O_PATH)", id="folders"),
         pytest.param("import signal; signal.signal(signal.SIGUSR1, print)", id="a signal handler"),
     ],
 )
@@ -256,6 +258,12 @@ def test_native_threads_are_told_by_their_library(
             ["child_process", "pipe"],
             id="a child",
         ),
+        pytest.param(
+            "import os, subprocess\na = subprocess.Popen(['false'])\n"
+            "os.waitid(os.P_PID, a.pid, os.WEXITED | os.WNOWAIT)",
+            ["child_process"],
+            id="a child that has ended and was not waited for",
+        ),
         pytest.param("import random\na = random.Random(7)", ["generator"], id="a generator"),
         pytest.param("import random\nclass A:\n    a = random.Random(7)", ["generator"], id="a generator of a class"),
         pytest.param("import random\na = {1: [random.Random(7)]}", ["generator"], id="a generator in a dict"),
@@ -269,7 +277,18 @@ def test_native_threads_are_told_by_their_library(
         pytest.param("import random, time\nrandom.seed(time.time())", ["generator"], id="a seed"),
         pytest.param("a = open('/dev/urandom', 'rb')", ["generator"], id="random numbers that are read ahead"),
         pytest.param("import random\na = random.uniform(0, 60)", ["identity"], id="a random number"),
+        pytest.param("import random\na = random.Random().getrandbits(64)", ["identity"], id="an own random number"),
+        pytest.param("import random\na = [1, 2]; random.Random().shuffle(a)", ["identity"], id="an order of its own"),
+        pytest.param("import os\na = os.getrandom(8)", ["identity"], id="random bytes of the kernel"),
         pytest.param("import os\na = f'worker-{os.getpid()}'", ["identity"], id="the process id"),
+        pytest.param(
+            "import multiprocessing\na = multiprocessing.current_process().pid",
+            ["identity"],
+            id="the process id of multiprocessing",
+        ),
+        pytest.param(
+            "import os\na = os.environb.get(b'TOWLINE_WORKER')", ["identity"], id="the worker's name, in bytes"
+        ),
         pytest.param("from uuid import uuid4\na = str(uuid4())", ["identity"], id="a UUID"),
         pytest.param("import uuid\na = uuid.uuid1()", ["identity"], id="a UUID of the host"),
         pytest.param("import secrets\na = secrets.token_hex()", ["identity"], id="a token"),
@@ -334,6 +353,7 @@ def test_native_threads_are_told_by_their_library(
         pytest.param("open('a', 'w').close(); a = open('a', 'r+')", ["file"], id="a file that is changed"),
         pytest.param("import os\na = os.open('a', os.O_CREAT | os.O_WRONLY)", ["file"], id="a bare descriptor"),
         pytest.param("import gzip\na = gzip.open('a.gz', 'ab')", ["file"], id="a compressed file"),
+        pytest.param("a = open('a', 'a', encoding='UTF_16')", ["file"], id="a text that begins with a mark"),
         pytest.param("a = open('/proc/self/statm')", ["file"], id="a file of the process"),
         pytest.param("import signal\nsignal.signal(signal.SIGALRM, print); signal.alarm(99)", ["timer"], id="a timer"),
         pytest.param("import os\nos.dup2(os.open('a', os.O_CREAT | os.O_APPEND), 2)", ["stream"], id="a stream"),
