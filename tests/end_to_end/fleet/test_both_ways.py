@@ -181,6 +181,21 @@ SAME: Final = {
         "other = opened()\nother.execute('insert into a values (?)', (n,)); other.commit()\n"
         "note(other.execute('select count(*) from a').fetchone()[0])",
     ),
+    "a queue, a child and shared memory of a handler": Program(
+        "import multiprocessing\nfrom multiprocessing import shared_memory\nheld = []",
+        "ahead = multiprocessing.get_context('fork').Queue()\n"
+        "child = multiprocessing.get_context('fork').Process(target=ahead.put, args=(n,))\n"
+        "child.start()\nnote(ahead.get())\nchild.join()\nnote(child.exitcode)\n"
+        "held.append(shared_memory.SharedMemory(create=True, size=8))\nnote(len(held))",
+    ),
+    "a shelf of a handler": Program(
+        "import dbm.dumb, shelve\nshelf = None",
+        "global shelf\nif shelf is None: shelf = shelve.Shelf(dbm.dumb.open('shelf', 'c'))\nshelf[str(n)] = n",
+    ),
+    "an event loop of a handler": Program(
+        "import asyncio\nloop = None",
+        "global loop\nloop = loop or asyncio.new_event_loop()\nnote(loop.run_until_complete(asyncio.sleep(0, n)))",
+    ),
     "an exit code of its own": Program("import os", "if n == 1: os._exit(3)\nnote(n)"),
     "a pool of threads that has none yet": Program(
         "from concurrent.futures import ThreadPoolExecutor\npool = ThreadPoolExecutor(1)",
