@@ -4,8 +4,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol, Unpack, cast
@@ -28,6 +27,7 @@ from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import print_info, wants_colour
 from queue_core.cli.target import TargetOptions, opened
+from queue_core.cli.task_story import find_stories
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
@@ -43,7 +43,6 @@ WINDOW_SECONDS: Final = 2.0
 """Pause between two looks at which worker holds a task that is followed."""
 CLOCK_SLACK_SECONDS: Final = 1.0
 """By how much the clocks of a worker and of the queue may differ."""
-MAX_HISTORY: Final = 100
 PATH: Final = "/v1/logs"
 NOT_FOUND: Final = 404
 UNKNOWN_WORKER: Final = ":unknown-worker"
@@ -189,9 +188,11 @@ class HeldBy:
 class TaskLines:
     """Chooses the lines of one task: entries that name it, and plain lines from while its worker may have held it."""
 
-    def __init__(self, task: str, held: Sequence[HeldBy]) -> None:
+    def __init__(self, task: str, held: Sequence[HeldBy], names: Collection[str] = ()) -> None:
+        """`names`: of the tasks that `task` means, where it is an id of Celery's, or has its queue before it."""
         self.task = task
         self.held = held
+        self.names = {task, *names}
 
     def of(self, batch: OutputBatch) -> OutputBatch:
         """Return the task's lines of a batch that was written earlier.
@@ -220,7 +221,7 @@ class TaskLines:
     def _is_of(self, line: WorkerLine, earliest: float, latest: float) -> bool:
         entry = entry_in(line.text)
         if entry is not None:
-            return entry.get("task") == self.task
+            return entry.get("task") in self.names
         return any(
             one.worker == line.worker
             and one.began - CLOCK_SLACK_SECONDS <= latest
@@ -273,7 +274,7 @@ def logs(
     now = SystemMonotonicClock().wall_seconds
     printer = LinePrinter(as_json=as_json, colours=wants_colour(), is_one_worker=name is not None, pool=name)
     try:
-        chosen = TaskLines(task, _held(task, where)) if task is not None else None
+        chosen = TaskLines(task, *_held(task, where)) if task is not None else None
         from_second = None if since is None else now() - since
         batch = reader.last(name, lines=lines if chosen is None else MAX_LINES, since=from_second)
         if chosen is not None:
@@ -298,7 +299,8 @@ def _follow(reader: OutputReader, printer: LinePrinter, chosen: TaskLines | None
     while True:
         if chosen is not None and clock.monotonic() - looked_at >= WINDOW_SECONDS:
             looked_at = clock.monotonic()
-            chosen.held = _held(chosen.task, where)
+            chosen.held, names = _held(chosen.task, where)
+            chosen.names |= names
         batch = reader.new()
         if chosen is not None:
             batch = chosen.of_new(batch, now=clock.wall_seconds())
@@ -320,23 +322,21 @@ def _has_file(file: Path | None) -> bool:
     return file is not None or Path(DEFAULT_FILE).is_file()
 
 
-def _held(task: str, where: TargetOptions) -> list[HeldBy]:
-    """Return when which workers held a task, as far as the queues tell; a note on stderr if they tell nothing."""
+def _held(task: str, where: TargetOptions) -> tuple[list[HeldBy], set[str]]:
+    """Return when which workers held a task, as far as the queues tell, and its names; a note if they tell nothing."""
     held: list[HeldBy] = []
+    names: set[str] = set()
     try:
         with opened(makes_queues=False, **where) as (queues, _):
-            for spec in queues.queues():
-                queue = queues.queue(spec.name)
-                for stored in queue.peek(names=[task], limit=1).tasks:
-                    held += [_held_by(one.worker, one.began_at, one.ended_at) for one in stored.attempts]
-                    if stored.state is TaskState.LEASED:
-                        held.append(replace(_held_by(stored.worker, stored.leased_at, stored.eta), ended=float("inf")))
-                with suppress(QueueError):
-                    leases = queue.history(names=[task], limit=MAX_HISTORY).leases
-                    held += [_held_by(one.worker, one.leased_at, one.ended_at) for one in leases]
+            for story in find_stories(queues, task):
+                names.add(story.name)
+                held += [_held_by(one.worker, one.began_at, one.ended_at) for one in story.leases]
+                if story.task is not None and story.task.state is TaskState.LEASED:
+                    now = _held_by(story.task.worker, story.task.leased_at, story.task.eta)
+                    held.append(replace(now, ended=float("inf")))
     except (QueueError, CommandError) as error:
         print_info(f"only entries that name the task are shown, as its leases are not known: {error}")
-    return held
+    return held, names
 
 
 def _held_by(worker: str, began_at: Instant, ended_at: Instant) -> HeldBy:

@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import FleetOutput, OutputBatch, OutputFollower, WorkerLine
 from queue_core.cli import exits
+from queue_core.connect import open_queues
+from queue_core.task import QueueSpec
 from tests.support.commands import Commands
 
 SETTINGS = """\
@@ -238,6 +241,21 @@ def test_a_tasks_lines_are_the_entries_that_name_it_and_plain_ones_from_while_it
         lines[8].text,
     ]
     assert [line.text for line in TaskLines("mine", []).of(OutputBatch(lines)).lines] == [lines[3].text, lines[8].text]
+
+
+def test_a_celery_task_s_lines_are_found_by_celery_s_id(towline: Commands) -> None:
+    celery_id = "1d7a9f2c-9be7-4f31-8a52-2f4f4c0a6b11"
+    with closing(open_queues(f"sqlite:///{towline.folder}/celery.db")) as queues:
+        queues.put_queue(QueueSpec("mail"))
+        mail = queues.queue("mail")
+        (added,) = mail.add(
+            json.dumps({"properties": {}, "headers": {"id": celery_id}}, separators=(",", ":")).encode()
+        )
+        mail.lease(worker="resize-a")
+    write(towline.folder, "resize-a", entry(10, task="other"), entry(20, "its own", task=added.name), "plain")
+    store = ("--store", f"sqlite:///{towline.folder}/celery.db")
+    told = towline("logs", "resize-a", "--task", celery_id, *store)
+    assert told.out.splitlines() == [f"00:00:20 its own task={added.name}", "plain"]
 
 
 def test_new_lines_are_a_tasks_while_it_is_held() -> None:
