@@ -74,10 +74,6 @@ MAX_UPCOMING_PER_OBSERVATION = 1000
 T = TypeVar("T")
 
 
-def _no_check() -> None:
-    """Refuse nothing."""
-
-
 UNLIMITED_SECONDS = 1.0
 """How long a store is assumed to have no limit after it had none. Longer: fewer reads, and a new limit acts later."""
 
@@ -147,7 +143,8 @@ class UnitOfWork(Outbox):
             "add",
             lambda transaction: transaction.add(queue, tasks, now=self.now),
             check=check,
-            queues=[queue, *[task.queue for task in tasks if task.queue]],
+            queue=queue,
+            adds=tasks,
             encode=idempotency.encode_added,
             decode=idempotency.decode_added,
         )
@@ -165,40 +162,42 @@ class UnitOfWork(Outbox):
         verb: CallVerb,
         run: Callable[[Transaction], T],
         *,
-        queues: Sequence[str],
+        queue: str,
+        adds: Sequence[NewTask] = (),
         encode: Callable[[T], bytes | None],
         decode: Callable[[bytes], T],
-        check: Callable[[], None] = _no_check,
+        check: Callable[[], None] | None = None,
     ) -> T:
         """Run a verb; with a `call`, so that it takes effect once and a repeat gets the first answer.
 
         Args:
-            queues: those whose tasks it changes.
+            queue: whose tasks it changes; also those that the tasks of `adds` name.
             check: raises the refusal of a call that did not take effect before.
         """
         transaction = self.transaction
+        deduplicating = None if call is None else transaction.once_for_call(call, verb)
+        within = transaction if deduplicating is None else deduplicating
 
-        def checked(transaction: Transaction) -> T:
-            check()
-            return run(transaction)
+        def checked() -> T:
+            if check is not None:
+                check()
+            return run(within)
 
         if call is None:
-            return checked(transaction)
-        deduplicating = transaction.once_for_call(call, verb)
+            return checked()
         if deduplicating is None:
-            return idempotency.once(
-                transaction, call, lambda: checked(transaction), encode=encode, decode=decode, now=self.now
-            )
+            return idempotency.once(transaction, call, checked, encode=encode, decode=decode, now=self.now)
         if not call.is_repeat:
-            return checked(deduplicating)
+            return checked()
         kept = transaction.answer_of(call, now=self.now)
         if kept is not None:
             idempotency.raise_refusal(kept)
         try:
-            return checked(deduplicating)
+            return checked()
         except StoreError:
             raise
         except QueueError as error:
+            queues = [queue, *[task.queue for task in adds if task.queue]]
             if deduplicating.close_call(queues):  # its first try may still come, and would take effect
                 transaction.record_answer(call, idempotency.encode_refusal(error), now=self.now)
                 raise
@@ -232,7 +231,7 @@ class UnitOfWork(Outbox):
             call,
             _lease_verb(worker),
             run,
-            queues=[queue],
+            queue=queue,
             encode=encode,
             decode=partial(self._exchanged_before, queue),
         )
@@ -289,7 +288,8 @@ class UnitOfWork(Outbox):
         request = _lease_request(count, seconds, tags, worker, allowance)
         check = self._check_of_deletions(queue, deletions)
         if call is None:
-            check()
+            if check is not None:
+                check()
             granted, lost = self._exchange(self.transaction, queue, deletions, request)
         else:
             granted, lost = self._once(
@@ -297,7 +297,7 @@ class UnitOfWork(Outbox):
                 "other" if handed_over(deletions) or quarantined_task_of(worker) else "exchange",
                 lambda transaction: self._exchange(transaction, queue, deletions, request),
                 check=check,
-                queues=[queue],
+                queue=queue,
                 encode=partial(idempotency.encode_exchanged, has_deleted=True),
                 decode=partial(self._exchanged_before, queue),
             )
@@ -344,7 +344,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.renew(queue, renewals, now=self.now),
-            queues=[queue],
+            queue=queue,
             encode=idempotency.encode_renewed,
             decode=idempotency.decode_renewed,
         )
@@ -374,7 +374,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.release(queue, jittered, now=self.now),
-            queues=[queue],
+            queue=queue,
             encode=idempotency.encode_finished,
             decode=idempotency.decode_finished,
         )
@@ -393,19 +393,19 @@ class UnitOfWork(Outbox):
                 queue, deletions, transaction.delete(queue, deletions, now=self.now)
             ),
             check=check,
-            queues=[queue],
+            queue=queue,
             encode=idempotency.encode_deleted,
             decode=idempotency.decode_deleted,
         )
 
-    def _check_of_deletions(self, queue: str, deletions: Sequence[Deletion]) -> Callable[[], None]:
-        """Check deletions; return what checks their `then` by the settings of queues."""
+    def _check_of_deletions(self, queue: str, deletions: Sequence[Deletion]) -> Callable[[], None] | None:
+        """Check deletions; return what checks their `then` by the settings of queues, where that is needed."""
         limits.check_token_count(len(deletions))
         beyond: list[NewTask] = []
         for then in handed_over(deletions):
             limits.check_add_count(len(then))
             beyond += check_new_tasks(then, now=self.now)
-        return partial(self._check_beyond, queue, beyond) if beyond else _no_check
+        return partial(self._check_beyond, queue, beyond) if beyond else None
 
     # -- administrators -------------------------------------------------------------------------------------------
 
@@ -455,7 +455,7 @@ class UnitOfWork(Outbox):
             call,
             "other",
             lambda transaction: transaction.delete_by_name(queue, names, removal=removal, now=at),
-            queues=[queue],
+            queue=queue,
             encode=to_json,
             decode=from_json,
         )

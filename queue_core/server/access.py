@@ -71,6 +71,7 @@ ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
 
 CACHE_SECONDS: Final = 1.0
 """Seconds for which the acl of a queue is cached; changes by this server count at once."""
+CACHE_MICROSECONDS: Final = int(CACHE_SECONDS * MICROSECONDS)
 
 
 def is_in_scope(caller: Principal, queue: str) -> bool:
@@ -170,26 +171,29 @@ class QueueAccess:
 
     def checker(self, caller: Principal, queue: str, access: Access, *, adds: Sequence[NewTask] = ()) -> Check:
         """Return the check of a call, and of the tasks that it adds to this queue or others."""
+        if caller.is_admin and caller.queues is None:
+            return no_check
         wanted = {(queue, access)}
-        if adds:
-            wanted |= {(task.queue or queue, "insert") for task in adds}
+        for task in adds:
+            if task.queue or access != "insert":
+                wanted.add((task.queue or queue, "insert"))
         if caller.queues is not None:
             for name, _ in wanted:
                 check_scope(caller, name)
         if caller.is_admin:
             return no_check
 
+        cached = self._cached
+
         def check(unit: UnitOfWork) -> None:
+            now = unit.now
             for name, needed in wanted:
-                if not self._is_open(unit, name):
+                known = cached.get(name)  # as in `cached`: a queue without an acl takes no further call
+                is_known = known is not None and 0 <= now - known[0] < CACHE_MICROSECONDS
+                if known is None or not is_known or known[1].user_emails or known[1].writer_emails:
                     self.check_each(unit, caller, [name], needed)
 
         return check
-
-    def _is_open(self, unit: UnitOfWork, queue: str) -> bool:
-        """Return whether a queue is known to have no acl, which takes no call of the store."""
-        spec = self.cached(queue, now=unit.now)
-        return spec is not None and not (spec.user_emails or spec.writer_emails)
 
     def may(self, unit: UnitOfWork, caller: Principal, queue: str, access: Access) -> bool:
         """Return whether scope and acl allow it; of a queue that does not exist, whether its name is in scope."""
@@ -220,7 +224,7 @@ class QueueAccess:
     def cached(self, queue: str, *, now: Instant) -> QueueSpec | None:
         """Return the settings of a queue that are at most a second old; None: they have to be read."""
         known = self._cached.get(queue)
-        return known[1] if known is not None and 0 <= now - known[0] < CACHE_SECONDS * MICROSECONDS else None
+        return known[1] if known is not None and 0 <= now - known[0] < CACHE_MICROSECONDS else None
 
     def _spec(self, unit: UnitOfWork, queue: str) -> QueueSpec:
         known = self.cached(queue, now=unit.now)

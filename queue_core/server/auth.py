@@ -112,18 +112,27 @@ def described(caller: Principal) -> str:
     return caller.email or f"a caller of role {str(caller.role.name).lower()}"
 
 
+@dataclass(slots=True)
+class Ticket:
+    """The caller of a head that comes again on its connection, for as long as these tokens are in force (ADR 6)."""
+
+    tokens: object = None
+    caller: Principal = ANONYMOUS_ADMIN
+
+
 class Authorizer:
     """Admits requests by their headers, or raises the error that they are refused with."""
 
     def __init__(self, options: ServeOptions) -> None:
         self.tokens: tuple[AccessToken, ...] = ()
-        self._tokens: tuple[tuple[bytes, Principal], ...] = ()
+        self.in_force: tuple[tuple[bytes, Principal], ...] = ()
+        """The callers by the digest of their tokens; another object from a renewal on."""
         self.renew(options.tokens)
         self._checks_host = options.socket_path is None and is_loopback(options.host)
         self._hosts = frozenset(name.lower() for name in options.allowed_hosts)
         self._accepted_hosts: dict[bytes, None] = {}
         self._recent: dict[bytes, Principal] = {}
-        self._recent_of: tuple[tuple[bytes, Principal], ...] = self._tokens
+        self._recent_of: tuple[tuple[bytes, Principal], ...] = self.in_force
         self._granted: OrderedDict[Principal, tuple[bytes, str]] = OrderedDict()
 
     def renew(self, tokens: Sequence[AccessToken]) -> None:
@@ -131,13 +140,13 @@ class Authorizer:
 
         The caller of a token that stays is the same object, by which what they keep open is counted.
         """
-        known = dict(self._tokens)
+        known = dict(self.in_force)
         renewed = []
         for token in tokens:
             digest, caller = sha256(token.secret.encode()).digest(), Principal(token.role, token.email, token.queues)
             before = known.get(digest)
             renewed.append((digest, before if before == caller and before is not None else caller))
-        self.tokens, self._tokens = tuple(tokens), tuple(renewed)
+        self.tokens, self.in_force = tuple(tokens), tuple(renewed)
 
     def secrets(self) -> list[str]:
         """Return the tokens, as people show them."""
@@ -145,9 +154,9 @@ class Authorizer:
 
     def is_current(self, caller: Principal) -> bool:
         """Return whether a caller who was admitted would be so now: their token may have been removed since."""
-        if not self._tokens or caller in self._granted:
+        if not self.in_force or caller in self._granted:
             return True
-        return any(caller is known for _, known in self._tokens)
+        return any(caller is known for _, known in self.in_force)
 
     def check(self, headers: Headers, verb: str) -> None:
         """Raise `Problem` for a foreign `Host` or `Origin`, `PermissionDeniedError` for a token without the role."""
@@ -159,7 +168,7 @@ class Authorizer:
         Raises `Problem` for a foreign `Host` or `Origin`, `UnauthenticatedError` for no token or an unknown one.
         """
         authorization = self.check_host_and_origin(headers)
-        return self._bearer(authorization) if self._tokens else ANONYMOUS_ADMIN
+        return self._bearer(authorization) if self.in_force else ANONYMOUS_ADMIN
 
     def known_caller(self, headers: Headers) -> Principal | None:
         """Return the caller; None for a stranger, or a request that is refused."""
@@ -171,25 +180,29 @@ class Authorizer:
     @property
     def has_tokens(self) -> bool:
         """Return whether callers are told apart; otherwise each may do everything."""
-        return bool(self._tokens)
+        return bool(self.in_force)
 
     def admitted(self, headers: Headers) -> Principal:
         """Return the caller of a request that `check` admitted. Raises `UnauthenticatedError`."""
-        if not self._tokens:
+        if not self.in_force:
             return ANONYMOUS_ADMIN
         for name, value in headers:  # noqa: B007 - the header's
             if name == b"authorization":
                 break
         else:
             value = b""
-        if self._recent_of is not self._tokens:
-            self._recent, self._recent_of = {}, self._tokens
+        if self._recent_of is not self.in_force:
+            self._recent, self._recent_of = {}, self.in_force
         found = self._recent.get(value)
         if found is None:
             found = self._bearer(value)
             if len(self._recent) < MAX_RECENT and found not in self._granted:
                 self._recent[value] = found
         return found
+
+    def stays(self, caller: Principal) -> bool:
+        """Return whether a caller is one until the tokens are renewed; somebody whom `grant` admitted may go before."""
+        return caller not in self._granted
 
     def grant(self, caller: Principal) -> str:
         """Return a token of this process for somebody who was admitted otherwise; the same for the same person."""
@@ -208,7 +221,7 @@ class Authorizer:
     def accepts(self, authorization: bytes | None) -> bool:
         """Return whether an `Authorization` header has a known token."""
         try:
-            return not self._tokens or self._bearer(authorization) is not None
+            return not self.in_force or self._bearer(authorization) is not None
         except UnauthenticatedError:
             return False
 
@@ -257,7 +270,7 @@ class Authorizer:
         found = None
         if authorization is not None and authorization[:7].lower() == b"bearer ":
             digest = sha256(authorization[7:].strip()).digest()
-            for known, caller in self._tokens:
+            for known, caller in self.in_force:
                 if compare_digest(known, digest):
                     found = caller
             if found is None:

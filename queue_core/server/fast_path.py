@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
+from operator import attrgetter
 from typing import Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
@@ -22,7 +24,7 @@ from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import events, schemas
 from queue_core.server.access import QueueAccess, check_scope
-from queue_core.server.auth import Authorizer, Headers, Principal
+from queue_core.server.auth import Authorizer, Headers, Principal, Ticket
 from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.bodies.pieces import has_short_parts, pieces_of
 from queue_core.server.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
@@ -77,6 +79,9 @@ B = TypeVar("B", bound=schemas.RequestBody)
 
 log = get_logger()
 
+_TOKEN = attrgetter("token")
+_THEN = attrgetter("then")
+
 
 @value
 class Reply:
@@ -108,6 +113,8 @@ class FastRequest:
     is_gone: Callable[[], bool]
     key: bytes | None = None
     """The value of its `Idempotency-Key`, where that was not left among the headers."""
+    ticket: Ticket | None = None
+    """Where its head is one that comes again: what was looked up for it."""
 
     @property
     def call(self) -> ClientCall | None:
@@ -191,8 +198,14 @@ class FastVerbs:
     def start(self, request: FastRequest) -> LeaseCall | None:
         """See `FastEndpoint.start`."""
         try:
-            caller = self._authorizer.admitted(request.headers)
-            check_scope(caller, request.queue)
+            ticket, in_force = request.ticket, self._authorizer.in_force
+            if ticket is not None and ticket.tokens is in_force:
+                caller = ticket.caller
+            else:
+                caller = self._authorizer.admitted(request.headers)
+                check_scope(caller, request.queue)
+                if ticket is not None and self._authorizer.stays(caller):
+                    ticket.tokens, ticket.caller = in_force, caller
             if len(request.body) > LONG_BODY_BYTES:
                 self._check_size(request.verb, len(request.body))  # it may have come in chunks
                 self._start_long(request, caller)
@@ -232,7 +245,10 @@ class FastVerbs:
 
     def _add(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
         queue = request.queue
-        tasks = read_tasks(request.body)
+        if len(request.body) > LONG_BODY_BYTES:
+            tasks = read_tasks(request.body)
+        else:
+            tasks = [task.value() for task in parse_body(schemas.AddRequest, request.body).tasks]
         check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
@@ -250,27 +266,25 @@ class FastVerbs:
 
     def _lease(self, request: FastRequest, caller: Principal) -> Callable[[], LeaseCall]:
         params = parse_body(schemas.LeaseBody, request.body)
-        return lambda: self._begin(request, caller, params, ())
+        return partial(self._begin, request, caller, params, (), NO_TOKENS)
 
     def _exchange(self, request: FastRequest, caller: Principal) -> Callable[[], LeaseCall]:
         params = parse_body(schemas.ExchangeRequest, request.body)
-        deletions = [deletion.value() for deletion in params.deletions]
-        return lambda: self._begin(request, caller, params, deletions)
-
-    def _opened(self, deletions: Sequence[Deletion], caller: Principal) -> tuple[Sequence[Deletion], OpenedTokens]:
-        """Return deletions with the store's tokens. Raises `InvalidTokenError`."""
-        if not deletions:
-            return deletions, NO_TOKENS
-        tokens = self._seals.opened([deletion.token for deletion in deletions], caller)
-        pairs = zip(tokens.plain, deletions, strict=True)
-        return [Deletion(token, deletion.then) for token, deletion in pairs], tokens
+        given = params.deletions
+        tokens = self._seals.opened(list(map(_TOKEN, given)), caller) if given else NO_TOKENS
+        deletions = [one.value(token) for one, token in zip(given, tokens.plain, strict=True)]
+        return partial(self._begin, request, caller, params, deletions, tokens)
 
     def _begin(
-        self, request: FastRequest, caller: Principal, params: schemas.LeaseBody, deletions: Sequence[Deletion]
+        self,
+        request: FastRequest,
+        caller: Principal,
+        params: schemas.LeaseBody,
+        deletions: Sequence[Deletion],
+        tokens: OpenedTokens,
     ) -> LeaseCall:
         check_wait_seconds(params.wait_seconds)
-        deletions, tokens = self._opened(deletions, caller)
-        adds = [task for then in handed_over(deletions) for task in then]
+        adds = list(chain.from_iterable(map(_THEN, deletions)))
         check = self._access.checker(caller, request.queue, "lease", adds=adds)
         if params.wait_seconds and self._waiting.is_full:
             raise refusal(
@@ -338,8 +352,9 @@ class FastVerbs:
 
     def _delete(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
         given = parse_body(schemas.DeleteRequest, request.body).values()
-        deletions, tokens = self._opened(given, caller)
-        adds = [task for then in handed_over(deletions) for task in then]
+        tokens = self._seals.opened(list(map(_TOKEN, given)), caller)
+        deletions = [Deletion(token, one.then) for one, token in zip(given, tokens.plain, strict=True)]
+        adds = list(chain.from_iterable(map(_THEN, deletions)))
         check = self._access.checker(caller, request.queue, "delete", adds=adds)
 
         def done(outcome: object) -> None:
@@ -378,7 +393,8 @@ def read_tasks(body: bytes | bytearray) -> list[NewTask]:
 def parse_body(model: type[B], body: bytes | bytearray) -> B:
     """Return a body as its model. Raises `ValidationError`, and a `Problem` for a key that an object has twice, and
     for more values than any body has."""
-    check_values(body)
+    if len(body) > SHORT_BODY_BYTES:
+        check_values(body)
     params = model.model_validate_json(body)
     check_keys(body, params.keys(), colons=params.colons())
     return params

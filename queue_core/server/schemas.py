@@ -158,9 +158,9 @@ class DeletionIn(RequestBody):
         """See `RequestBody.keys`."""
         return len(self.__pydantic_fields_set__) + _count_keys(self.then)
 
-    def value(self) -> Deletion:
-        """Return it as a value."""
-        return Deletion(self.token, tuple(task.value() for task in self.then)) if self.then else Deletion(self.token)
+    def value(self, token: str) -> Deletion:
+        """Return it as a value, with the token of the store."""
+        return Deletion(token, tuple(task.value() for task in self.then)) if self.then else Deletion(token)
 
 
 class ExchangeRequest(LeaseBody):
@@ -185,7 +185,7 @@ class DeleteRequest(RequestBody):
 
     def values(self) -> list[Deletion]:
         """Return them as values."""
-        return [Deletion(token) for token in self.tokens] + [deletion.value() for deletion in self.deletions]
+        return [Deletion(token) for token in self.tokens] + [one.value(one.token) for one in self.deletions]
 
 
 class NamesRequest(RequestBody):

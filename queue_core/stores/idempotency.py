@@ -105,7 +105,7 @@ def current_leases(
 
 def encode_added(added: Sequence[Added]) -> bytes:
     """Encode the outcomes of an add."""
-    return to_json(_cells(added))
+    return to_json([(one.name, one.status, one.ready) for one in added])
 
 
 def decode_added(kept: bytes) -> list[Added]:

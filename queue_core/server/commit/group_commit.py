@@ -297,7 +297,10 @@ class GroupCommitter:
             self._schedule()
             return
         self._rounds = 0
-        entries = self._take()
+        if len(self._entries) == 1:
+            entries, self._entries = self._entries, []
+        else:
+            entries = self._take()
         if entries[0].size_bytes > LARGE_COMMIT_BYTES:
             self._sync()
             self._large.submit(partial(self._commit_large, entries[0]), partial(self._committed_large, entries))
@@ -313,11 +316,8 @@ class GroupCommitter:
             loop = asyncio.get_running_loop()
             loop.call_soon(loop.call_soon, self._sync_unless_more)
 
-    def _take(self) -> Sequence[Entry]:
+    def _take(self) -> list[Entry]:
         """Take the entries of the next transaction: the first, and those behind it that are not too large with it."""
-        if len(self._entries) == 1:
-            taken, self._entries = self._entries, []
-            return taken
         count = size_bytes = 0
         for entry in self._entries[:MAX_OPERATIONS_PER_COMMIT]:
             size_bytes += entry.size_bytes

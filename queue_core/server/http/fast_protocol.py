@@ -6,14 +6,14 @@ answered, `Expect: 100-continue`), take uvicorn's path to the application.
 
 import asyncio
 import select
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from queue_core.server import appengine
-from queue_core.server.auth import Headers
+from queue_core.server.auth import Headers, Ticket
 from queue_core.server.bodies.body_limit import BodyLimit
 from queue_core.server.fast_path import (
     IDEMPOTENCY_HEADER,
@@ -58,6 +58,7 @@ class KnownHead:
     tail_bytes: int
     headers: Headers
     is_keyed: bool
+    ticket: Ticket = field(default_factory=Ticket, init=False, repr=False, compare=False)
 
     def read(self, data: bytes) -> tuple[bytes | None, bytes] | None:
         """Return the key and the body of a request that has this head; None if `data` is anything else."""
@@ -136,7 +137,7 @@ class FastProtocol(HttpConnection):
             (head, endpoint, verb, queue), (key, body) = self.known, found
             cycle = self.cycle = FastCycle(endpoint, verb, queue, head.headers, keep_alive=True)
             cycle.more_body = False
-            self._start(cycle, body, key=key)
+            self._start(cycle, body, key=key, ticket=head.ticket)
         else:
             super().data_received(data)
             self._learn(data, before)
@@ -203,7 +204,9 @@ class FastProtocol(HttpConnection):
             body, cycle.body = cycle.body, bytearray()
             self._start(cycle, body)
 
-    def _start(self, cycle: FastCycle, body: bytes | bytearray, *, key: bytes | None = None) -> None:
+    def _start(
+        self, cycle: FastCycle, body: bytes | bytearray, *, key: bytes | None = None, ticket: Ticket | None = None
+    ) -> None:
         cycle.call = cycle.endpoint.start(
             FastRequest(
                 cycle.verb,
@@ -214,6 +217,7 @@ class FastProtocol(HttpConnection):
                 partial(self._reply, cycle),
                 self._is_gone,
                 key,
+                ticket,
             )
         )
 

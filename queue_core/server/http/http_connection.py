@@ -321,7 +321,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """Wait for the next request. Unlike uvicorn's, this needs no timer per connection: see `tick`."""
         self.server_state.total_requests += 1
-        self.let_go()
+        if self.arrived_bytes:
+            self.let_go()
         if self.transport.is_closing():
             return
         self.flow.resume_reading()

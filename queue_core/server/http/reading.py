@@ -34,7 +34,7 @@ class HeldFlow(FlowControl):
     def resume_reading(self) -> None:
         """Read again, once nothing is kept."""
         self._is_wanted = True
-        if not self._is_held:
+        if self.read_paused and not self._is_held:
             super().resume_reading()
 
     def hold(self) -> None:

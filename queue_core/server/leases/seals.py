@@ -7,12 +7,14 @@ keyed hash of it, so a repeated call is answered with the same token, and nothin
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from hashlib import blake2b
 from hmac import compare_digest
 from typing import Final
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, StoreError, StoreUnavailableError
+from queue_core.fast_values import value
 from queue_core.server.auth import Principal
 from queue_core.service import QueueService
 from queue_core.task import parse_token
@@ -22,8 +24,11 @@ SESSION: Final = ":lease-secret"
 """The session whose answer is the store's secret, as schedules are kept (ADR 38); no client's session has a colon."""
 SECRET_BYTES: Final = 32
 SEAL_BYTES: Final = 12
+MAX_KNOWN_TOKENS: Final = 10_000
+"""Tokens that were sealed and are remembered, at most."""
 TRIES: Final = 3
 """Attempts to make a store's secret beside other servers that do so at the same time."""
+_SEAL: Final = partial(blake2b, digest_size=SEAL_BYTES)
 _NEVER_GRANTED: Final = "9" * 18
 """An instant that no lease was granted at, for tokens whose seal is wrong: they are not current."""
 
@@ -34,13 +39,16 @@ class LeaseSecret:
 
     key: bytes = field(repr=False)
     made_at: Instant
+    plain_of: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """Tokens of the store by what they were sealed as lately, which need not be hashed again."""
 
     def seal(self, token: str) -> str:
         """Return a token of the store with its seal."""
-        return f"{token}.{self._seal_of(token)}"
-
-    def _seal_of(self, token: str) -> str:
-        return blake2b(token.encode(), digest_size=SEAL_BYTES, key=self.key).hexdigest()
+        sealed = f"{token}.{_SEAL(token.encode(), key=self.key).hexdigest()}"
+        if len(self.plain_of) >= MAX_KNOWN_TOKENS:
+            self.plain_of.clear()
+        self.plain_of[sealed] = token
+        return sealed
 
     def opened(self, token: str, *, may_end_any: bool) -> str:
         """Return the store's token. A forged one becomes a token that is not current.
@@ -49,7 +57,7 @@ class LeaseSecret:
         """
         plain, dot, seal = token.rpartition(".")
         if dot and "." in plain:
-            if seal.isascii() and compare_digest(self._seal_of(plain), seal):
+            if seal.isascii() and compare_digest(_SEAL(plain.encode(), key=self.key).hexdigest(), seal):
                 return plain
             return _not_current(plain, token)
         _, granted_at = _parsed(token, token)
@@ -118,12 +126,14 @@ class LeaseSeals:
     def opened(self, tokens: Sequence[str], caller: Principal) -> "OpenedTokens":
         """Return the store's tokens for those that a caller gives. Raises `InvalidTokenError`."""
         secret = self._secret or self.load()
-        may_end_any = caller.is_admin
-        plain = [secret.opened(token, may_end_any=may_end_any) for token in tokens]
+        known, plain = secret.plain_of, []
+        for token in tokens:
+            found = known.get(token)
+            plain.append(secret.opened(token, may_end_any=caller.is_admin) if found is None else found)
         return OpenedTokens(plain, dict(zip(plain, tokens, strict=True)))
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenedTokens:
     """Tokens of the store in the order given, and the caller's by the store's."""
 

@@ -197,11 +197,10 @@ class WorkerPresence:
         return WorkerActivity(self.worker, round(silent_seconds, 3), self.waits, self.hung_up, self.tags)
 
     def called_for(self, selection: TagFilter) -> None:
-        """Record what a call leases."""
-        if selection != self.selection:
-            self.selection = selection
-            known = () if self.tags is None else (self.tags,)
-            self.tags = merged_tags((*known, tags_served_by(selection)))
+        """Record that a call leases something else than the one before."""
+        self.selection = selection
+        known = () if self.tags is None else (self.tags,)
+        self.tags = merged_tags((*known, tags_served_by(selection)))
 
 
 class Presence:
@@ -225,7 +224,8 @@ class Presence:
         found.calls += 1
         found.waits = found.waits or waits
         found.hung_up = False
-        found.called_for(tags)
+        if tags != found.selection:
+            found.called_for(tags)
 
     def call_ended(self, queue: str, worker: str, *, now: float, hung_up: bool = False) -> None:
         """Record that a call was answered, or that its caller hung up."""

@@ -12,7 +12,8 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, LeaseLostError
 from queue_core.local import LocalQueue
 from queue_core.server.auth import Principal
-from queue_core.server.leases.seals import LeaseSeals, LeaseSecret
+from queue_core.server.leases import seals
+from queue_core.server.leases.seals import MAX_KNOWN_TOKENS, LeaseSeals, LeaseSecret
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
@@ -137,6 +138,43 @@ def test_a_text_that_is_no_token_is_told(token: str) -> None:
 def test_a_repeated_call_is_answered_with_the_same_token(store: Store) -> None:
     seals = LeaseSeals(QueueService(store))
     assert seals.seal("7.1000") == seals.seal("7.1000") == LeaseSeals(QueueService(store)).seal("7.1000")
+
+
+def test_what_was_sealed_here_is_opened_without_a_hash_by_whoever_gives_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, others = LeaseSeals(QueueService(store)), LeaseSeals(QueueService(store))
+    sealed, forged = mine.seal("7.1000"), mine.seal("8.1000").replace("8.", "7.", 1)
+    hashed, seal = [], seals._SEAL
+
+    def counting(token: bytes, *, key: bytes) -> object:
+        hashed.append(token)
+        return seal(token, key=key)
+
+    monkeypatch.setattr(seals, "_SEAL", counting)
+    assert list(mine.opened([sealed], WORKER).plain) == ["7.1000"]
+    assert hashed == []
+    assert list(others.opened([sealed], WORKER).plain) == ["7.1000"]
+    assert list(mine.opened([forged], WORKER).plain) != ["7.1000"]
+    assert len(hashed) == 2
+
+
+def test_remembered_tokens_are_bounded_and_forgotten_ones_are_opened() -> None:
+    secret = LeaseSecret(b"k" * 32, Instant(1_000))
+    tokens = [secret.seal(f"{number}.2000") for number in range(MAX_KNOWN_TOKENS + 10)]
+    assert len(secret.plain_of) <= MAX_KNOWN_TOKENS
+    assert tokens[0] not in secret.plain_of
+    assert secret.opened(tokens[0], may_end_any=False) == "0.2000"
+
+
+def test_what_was_sealed_with_a_secret_is_not_opened_after_the_store_was_emptied(store: Store) -> None:
+    seals = LeaseSeals(QueueService(store))
+    sealed = seals.seal("7.1000")
+    QueueService(store).run(
+        lambda work: work.transaction.keep_answer(":lease-secret", 2, b"1 " + b"aa" * 32, now=work.now, kept="always")
+    )
+    seals.forget()
+    assert list(seals.opened([sealed], WORKER).plain) != ["7.1000"]
 
 
 def test_the_secret_is_not_shown() -> None:

@@ -52,6 +52,17 @@ def test_a_connection_whose_head_is_known_is_not_admitted_by_it_any_more() -> No
         assert read_reply(connection).status == 401
 
 
+@pytest.mark.parametrize("verb", ["add", "lease", "exchange"])
+def test_a_token_whose_scope_became_narrower_is_refused_where_its_head_is_known(verb: str) -> None:
+    path, body = f"/v1/queues/{QUEUE}/{verb}", b'{"tasks":[{"text":"x"}]}' if verb == "add" else b"{}"
+    with a_server(options=BEFORE) as server, server.connect() as connection:
+        for queues, status in ((None, 200), ((QUEUE,), 200), (("other-*",), 403), (None, 200)):
+            server.thread.renew(replace(BEFORE, tokens=(replace(OLD, queues=queues), ADMIN)))
+            for _ in range(3):
+                connection.sendall(request("POST", path, body, headers=with_token(OLD)))
+                assert read_reply(connection).status == status
+
+
 def test_a_session_that_the_removed_token_opened_is_over() -> None:
     with a_server(options=BEFORE) as server:
         old, admin = Visitor(server.port), Visitor(server.port)
