@@ -209,7 +209,7 @@ class GrpcListener:
             except grpc.RpcError:
                 raise  # the call has ended
             except Exception as error:  # noqa: BLE001 - the top of a request
-                code, message = _told(error)
+                code, message = _refused_by(error)
             context.abort(code, message)
             raise AssertionError("abort raises")
 
@@ -252,7 +252,7 @@ class GrpcListener:
             raise _stopping() from None
 
 
-def _told(error: Exception) -> tuple[object, str]:
+def _refused_by(error: Exception) -> tuple[object, str]:
     """Return what a call is told of an error, which is not kept: it has the frame of the call, and that the message."""
     failure = failure_of(error)
     return getattr(grpc.StatusCode, failure.code.name), failure.message
