@@ -63,7 +63,7 @@ MAX_HISTORY_LEASES = 1_000_000  # our own: a search by name reads them all
 MAX_HISTORY_SECONDS = 366 * 86_400.0  # our own
 NAME_RETENTION_SECONDS = 9 * 86_400.0  # of queues from a queue.yaml
 
-_NUMBERS = (int, float)
+_SHOWN_BITS = 10_000
 _FAR = 10**24
 """Microseconds beyond which an error does not say how far away an instant is."""
 _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
@@ -77,7 +77,7 @@ def check_queue_name(name: str) -> None:
     """Raise `InvalidQueueNameError` unless `name` is 1 to 100 letters, digits and hyphens."""
     if not isinstance(name, str) or not _QUEUE_NAME.fullmatch(name):
         raise InvalidQueueNameError(
-            f"queue name must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-': {_shown(name)}"
+            f"queue name must be 1 to {MAX_QUEUE_NAME_CHARACTERS} letters, digits or '-': {shown_value(name)}"
         )
 
 
@@ -86,11 +86,11 @@ def check_task_name(name: str) -> None:
     if not _TASK_NAME.fullmatch(name):
         check_text("name", name, error=InvalidTaskNameError)
         raise InvalidTaskNameError(
-            f"task name must be 1 to {MAX_TASK_NAME_CHARACTERS} letters, digits, '_' or '-': {_shown(name)}"
+            f"task name must be 1 to {MAX_TASK_NAME_CHARACTERS} letters, digits, '_' or '-': {shown_value(name)}"
         )
     if _CHOSEN_NAME.fullmatch(name):
         raise InvalidTaskNameError(
-            f"task name '_' + digits is reserved for generated names: {_shown(name)}; put a letter first"
+            f"task name '_' + digits is reserved for generated names: {shown_value(name)}; put a letter first"
         )
 
 
@@ -101,7 +101,9 @@ def check_tag(tag: str) -> None:
     except AttributeError:
         raise InvalidTagError(f"tag must be text: {tag!r}") from None
     if not 1 <= size <= MAX_TAG_BYTES or "\x00" in tag:
-        raise InvalidTagError(f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {_shown(tag)} has {size} bytes")
+        raise InvalidTagError(
+            f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {shown_value(tag)} has {size} bytes"
+        )
     check_text("tag", tag, error=InvalidTagError)
 
 
@@ -111,7 +113,7 @@ def check_text(what: str, text: str, *, error: type[InvalidRequestError] = Inval
     Python decodes a command's non-UTF-8 argument to such text.
     """
     if "\x00" in text or (not text.isascii() and _LONE_SURROGATE.search(text)):
-        raise error(f"{what} must be UTF-8 text, without lone surrogates and NUL: {_shown(text)}")
+        raise error(f"{what} must be UTF-8 text, without lone surrogates and NUL: {shown_value(text)}")
 
 
 def check_tags(tags: Sequence[str]) -> None:
@@ -146,15 +148,15 @@ def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECON
 
 def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS, queue: str = "") -> None:
     """Raise `InvalidEtaError` unless `seconds` are in [0, `most_seconds`]: `max_eta` of `queue`."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= most_seconds:
-        raise InvalidEtaError(
-            f"delay must be a number in [0, {most_seconds:.0f}] s: {seconds!r}{_of_max_eta(most_seconds, queue)}"
-        )
+    if not _is_number(seconds) or not 0 <= seconds <= most_seconds:
+        limit = f"[0, {most_seconds:.0f}] s"
+        hint = _of_max_eta(most_seconds, queue)
+        raise InvalidEtaError(f"delay must be a number in {limit}: {shown_value(seconds)}{hint}")
 
 
 def check_any_delay_seconds(seconds: float) -> None:
     """Raise `InvalidEtaError` for a delay that no queue allows."""
-    if isinstance(seconds, _NUMBERS) and seconds > MAX_ETA_SECONDS:
+    if _is_number(seconds) and seconds > MAX_ETA_SECONDS:
         check_delay_seconds(seconds, most_seconds=FARTHEST_ETA_SECONDS)
     else:
         check_delay_seconds(seconds)
@@ -167,31 +169,32 @@ def _of_max_eta(most_seconds: float, queue: str) -> str:
 
 def check_ahead_seconds(seconds: float) -> None:
     """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_ETA_SECONDS:
-        raise InvalidEtaError(f"ahead_seconds must be a number in [0, {MAX_ETA_SECONDS:.0f}]: {seconds!r}")
+    if not _is_number(seconds) or not 0 <= seconds <= MAX_ETA_SECONDS:
+        raise InvalidEtaError(f"ahead_seconds must be a number in [0, {MAX_ETA_SECONDS:.0f}]: {shown_value(seconds)}")
 
 
 def check_lease_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_LEASE_SECONDS:
+    if not _is_number(seconds) or not 0 <= seconds <= MAX_LEASE_SECONDS:
         raise InvalidLeaseTimeError(
-            f"lease time must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {seconds!r}"
+            f"lease time must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {shown_value(seconds)}"
         )
 
 
 def check_wait_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 300."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= MAX_WAIT_SECONDS:
+    if not _is_number(seconds) or not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidLeaseTimeError(
-            f"waiting time must be a number in [0, {MAX_WAIT_SECONDS:.0f}] s: {seconds!r}; call again to wait longer"
+            f"waiting time must be a number in [0, {MAX_WAIT_SECONDS:.0f}] s: {shown_value(seconds)}; "
+            "call again to wait longer"
         )
 
 
 def check_lifetime_seconds(what: str, seconds: float) -> None:
     """Raise `InvalidRequestError` unless 0 <= `seconds` <= 10 years."""
-    if not isinstance(seconds, _NUMBERS) or not 0 <= seconds <= FARTHEST_ETA_SECONDS:
+    if not _is_number(seconds) or not 0 <= seconds <= FARTHEST_ETA_SECONDS:
         raise InvalidRequestError(
-            f"{what} must be a number in [0, {FARTHEST_ETA_SECONDS:.0f}] s (10 years): {seconds!r}"
+            f"{what} must be a number in [0, {FARTHEST_ETA_SECONDS:.0f}] s (10 years): {shown_value(seconds)}"
         )
 
 
@@ -263,11 +266,11 @@ def check_headers(headers: object) -> None:
 
 def check_progress(fraction: float, text: str) -> None:
     """Raise `InvalidRequestError` unless `fraction` is in [0, 1] and `text` has at most 200 characters."""
-    if not isinstance(fraction, _NUMBERS) or not 0 <= fraction <= 1:
-        raise InvalidRequestError(f"progress must be a number in [0, 1]: {fraction!r}; give done / total")
+    if not _is_number(fraction) or not 0 <= fraction <= 1:
+        raise InvalidRequestError(f"progress must be a number in [0, 1]: {shown_value(fraction)}; give done / total")
     if not isinstance(text, str) or len(text) > MAX_PROGRESS_CHARACTERS:
         raise InvalidRequestError(
-            f"progress's text must be text of at most {MAX_PROGRESS_CHARACTERS} characters: {_shown(text)}"
+            f"progress's text must be text of at most {MAX_PROGRESS_CHARACTERS} characters: {shown_value(text)}"
         )
     check_text("progress's text", text)
 
@@ -295,11 +298,18 @@ def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
     _check_whole("payload_bytes", payload_bytes, 0, LARGEST_PAYLOAD_BYTES)
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_whole(name: str, number: int, least: int, most: int) -> None:
-    if not isinstance(number, int) or not least <= number <= most:
-        raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {number!r}")
+    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+        raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {shown_value(number)}")
 
 
-def _shown(name: object) -> str:
-    text = repr(name)
+def shown_value(value: object) -> str:
+    """Return a value as a message shows it: its begin, where it is long."""
+    if isinstance(value, int) and value.bit_length() > _SHOWN_BITS:
+        return "a number of very many digits"  # Python writes none of more than 4,300
+    text = repr(value)
     return text if len(text) <= 62 else f"{text[:58]}...{text[-1]}"

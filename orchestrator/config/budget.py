@@ -10,6 +10,8 @@ from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 _DAY_SECONDS: Final = 86_400.0
 _HOUR_SECONDS: Final = 3_600.0
 _FORM: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)h/day")
+_MOST_HOURS: Final = 240_000
+"""Of 10,000 workers that run all day."""
 _WRITE: Final = "write worker-hours a day, such as 200h/day"
 _ENOUGH_AGAIN_SECONDS: Final = 900.0  # seconds' worth to be available before a spent budget counts as left
 _OVERDRAWN_SECONDS: Final = 3_600.0  # seconds' worth of debt at most
@@ -20,11 +22,12 @@ Left = Literal["left", "spent", "overdrawn"]
 def parse_worker_hours(value: object) -> float:
     """Return worker-hours a day from "200h/day" or a number. Raises `ValueError` for anything else."""
     match = _FORM.fullmatch(value) if isinstance(value, str) else None
-    if match is not None:
-        return float(match[1])
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value}: {_WRITE}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
-    return float(value)
+    hours = float(match[1]) if match is not None else value
+    if isinstance(hours, bool) or not isinstance(hours, int | float):
+        raise ValueError(f"{str(value)[:40]}: {_WRITE}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
+    if not hours <= _MOST_HOURS:
+        raise ValueError(f"must be at most {_MOST_HOURS:,}h/day: {str(value)[:40]}")
+    return float(hours)
 
 
 def format_worker_hours(hours: float) -> str:

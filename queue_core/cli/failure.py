@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,10 @@ from queue_core.process.terminal import allows_colours, clean, clean_json, clean
 
 INDENT: Final = "       "
 """The indent of what belongs to an error: that of the text behind its mark."""
+
+
+_LONG_WORD: Final = re.compile(r"(\S{60})\S{20,}")
+"""A value that nobody meant to be so long: its begin tells which it is."""
 
 
 class CommandError(Exception):
@@ -171,7 +176,12 @@ def _unexpected_error_code(error: Exception, arguments: Sequence[str]) -> int:
 def _print_usage_error(error: click.UsageError, arguments: Sequence[str]) -> None:
     path = error.ctx.command_path if error.ctx else "towline"
     print_failure(
-        CommandError(error.format_message(), code=exits.USAGE, fix=f"`{path} --help` shows what it takes"), arguments
+        CommandError(
+            _LONG_WORD.sub(r"\1...", error.format_message()),
+            code=exits.USAGE,
+            fix=f"`{path} --help` shows what it takes",
+        ),
+        arguments,
     )
 
 

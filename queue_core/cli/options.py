@@ -1,5 +1,6 @@
 """Options that several commands share, and their value types."""
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -19,25 +20,52 @@ else:
     _FloatParam = _IntParam = click.ParamType
 
 
+MAX_DURATION_SECONDS: Final = 3_650 * 86_400
+"""The longest duration of an option."""
+ANY_ID: Final = click.IntRange(0, 2**63 - 1)
+"""The number of a task, or a seed."""
+
+
 class DurationType(_FloatParam):
     """A duration in seconds, written as in the settings file: 500ms, 30s, 5m; a bare number is seconds."""
 
     name = "duration"
 
+    def __init__(self, least_seconds: float = 0.0) -> None:
+        """Args:
+        least_seconds: the shortest one.
+        """
+        self.least_seconds = least_seconds
+
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """See `parse_seconds`; negative numbers pass, and the verb refuses them with its limit."""
-        if isinstance(value, int | float):
-            return float(value)
+        """See `parse_seconds`. Most verbs have a lower limit than `MAX_DURATION_SECONDS`, which they name."""
         try:
-            return float(str(value))
+            seconds = float(str(value))
         except ValueError:
-            pass
+            seconds = self._parsed(str(value), param, ctx)
+        if not self.least_seconds <= seconds <= MAX_DURATION_SECONDS:
+            bounds = f"{self.least_seconds:g} s and {MAX_DURATION_SECONDS // 86_400:,} days"
+            self.fail(f"{value}: a duration must be between {bounds}", param, ctx)
+        return seconds
+
+    def _parsed(self, text: str, param: click.Parameter | None, ctx: click.Context | None) -> float:
         from queue_core.config.units import parse_seconds  # imports pydantic, which a worker's start does not need
 
         try:
-            return parse_seconds(str(value))
+            return parse_seconds(text)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers; NaN, which is neither below nor above anything, is in none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """See `click.FloatRange`."""
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{value} is no number.", param, ctx)
+        return number
 
 
 class SizeType(_IntParam):

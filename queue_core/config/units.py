@@ -1,12 +1,12 @@
 """Durations, sizes, rates and fractions as people write them ("30s", "512MiB", "10/s", "0.5%"), and back. Pure."""
 
-import math
 import re
 import sys
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, PlainSerializer, WithJsonSchema
 
+from queue_core.limits import shown_value
 from queue_core.process.wording import format_rate
 
 _SECONDS_PER: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
@@ -37,6 +37,7 @@ _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?)%")
 
 _RATE = re.compile(r"([0-9]+(?:\.[0-9]+)?) */ *(s|m|min|h|d)")
 
+_SHOWN_CHARACTERS: Final = 40
 _WRITE_A_RATE: Final = "write a rate such as 10/s, 600/min, 5/h"
 _WRITE_A_DURATION: Final = "write a duration such as 500ms, 30s, 5m, 6h, 2d"
 _WRITE_A_SIZE: Final = "write a size such as 64KiB, 512MiB, 1GB"
@@ -50,9 +51,9 @@ def parse_seconds(value: object) -> float:
     """
     if isinstance(value, str):
         if not _DURATION.fullmatch(value):
-            raise ValueError(f"{value}: {_WRITE_A_DURATION}{_nearest_duration(value)}")
-        seconds = math.fsum(float(number) * _SECONDS_PER[unit] for number, unit in _DURATION_PART.findall(value))
-        return _number(seconds, _WRITE_A_DURATION)
+            raise ValueError(f"{_cut(value)}: {_WRITE_A_DURATION}{_nearest_duration(_cut(value))}")
+        seconds = sum(float(number) * _SECONDS_PER[unit] for number, unit in _DURATION_PART.findall(value))
+        return _number(round(seconds, 9), _WRITE_A_DURATION, written=value)
     return _number(value, _WRITE_A_DURATION)
 
 
@@ -64,12 +65,12 @@ def parse_bytes(value: object) -> int:
     if isinstance(value, str):
         match = _SIZE.fullmatch(value)
         if match is None or match[2] not in _BYTES_PER:
-            raise ValueError(f"{value}: {_WRITE_A_SIZE}")
-        size = float(match[1]) * _BYTES_PER[match[2]]
+            raise ValueError(f"{_cut(value)}: {_WRITE_A_SIZE}")
+        size = _number(float(match[1]) * _BYTES_PER[match[2]], _WRITE_A_SIZE, written=value)
     else:
         size = _number(value, _WRITE_A_SIZE)
     if not size.is_integer():
-        raise ValueError(f"{value}: not a whole number of bytes; {_WRITE_A_SIZE}")
+        raise ValueError(f"{_cut(value)}: not a whole number of bytes; {_WRITE_A_SIZE}")
     return int(size)
 
 
@@ -78,12 +79,12 @@ def parse_fraction(value: object) -> float:
     if isinstance(value, str):
         match = _PERCENT.fullmatch(value)
         if match is None:
-            raise ValueError(f"{value}: {_WRITE_A_FRACTION}")
+            raise ValueError(f"{_cut(value)}: {_WRITE_A_FRACTION}")
         fraction = float(match[1]) / 100
     else:
         fraction = _number(value, _WRITE_A_FRACTION)
     if fraction > 1:
-        raise ValueError(f"{value}: more than 100%; {_WRITE_A_FRACTION}")
+        raise ValueError(f"{_cut(value)}: more than 100%; {_WRITE_A_FRACTION}")
     return fraction
 
 
@@ -91,8 +92,8 @@ def parse_rate(value: object) -> float:
     """Return the times a second of "10/s", "600/min", "2.5/h", "1/d". Raises `ValueError` for anything else."""
     match = _RATE.fullmatch(value) if isinstance(value, str) else None
     if match is None:
-        raise ValueError(f"{value}: {_WRITE_A_RATE}")
-    return float(match[1]) / _SECONDS_PER[match[2].removesuffix("in")]
+        raise ValueError(f"{_cut(value)}: {_WRITE_A_RATE}")
+    return _number(float(match[1]) / _SECONDS_PER[match[2].removesuffix("in")], _WRITE_A_RATE, written=value)
 
 
 def format_seconds(seconds: float) -> str:
@@ -132,12 +133,16 @@ def _nearest_duration(text: str) -> str:
     return f"; did you mean {''.join(number + unit for (number, _), unit in zip(parts, units, strict=True))}?"
 
 
-def _number(value: object, advice: str) -> float:
+def _number(value: object, advice: str, *, written: object = None) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{value!r}: {advice}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
+        raise ValueError(f"{_cut(value)}: {advice}")  # noqa: TRY004  pydantic reports a ValueError, not a TypeError
     if not 0 <= value <= sys.float_info.max:
-        raise ValueError(f"{value}: must be 0 or more, and finite; {advice}")
+        raise ValueError(f"{_cut(value if written is None else written)}: must be 0 or more, and finite; {advice}")
     return float(value)
+
+
+def _cut(value: object) -> str:
+    return shown_value(value) if not isinstance(value, str) or len(value) > _SHOWN_CHARACTERS else value
 
 
 Seconds = Annotated[

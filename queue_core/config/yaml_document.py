@@ -56,12 +56,16 @@ class Flaw:
     message: str
 
 
+_LONG_WORD: Final = re.compile(r"(\S{160})\S{80,}")
+"""A value that nobody meant to be so long: its begin tells which it is."""
+
+
 class DocumentError(Exception):
     """A document has errors: one of `lines` for each, beginning with its place."""
 
     def __init__(self, lines: tuple[str, ...]) -> None:
-        super().__init__("\n".join(lines))
-        self.lines = lines
+        self.lines = tuple(_LONG_WORD.sub(r"\1...", line) for line in lines)
+        super().__init__("\n".join(self.lines))
 
 
 @dataclass(frozen=True, slots=True)

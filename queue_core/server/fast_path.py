@@ -221,6 +221,10 @@ class FastVerbs:
         def begin(read: "asyncio.Future[Callable[[], LeaseCall | None]]") -> None:
             if read.cancelled():
                 return
+            refused = read.exception()  # raised here, it would keep itself, and the body, until the next collection
+            if refused is not None:
+                request.reply(reply_of(refused))
+                return
             try:
                 read.result()()
             except Exception as error:  # noqa: BLE001 - the top of a request

@@ -21,7 +21,7 @@ from orchestrator.simulation.workloads.shapes import read_shape
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import DURATION, json_option, tag_options
+from queue_core.cli.options import ANY_ID, DURATION, FiniteRange, json_option, tag_options
 from queue_core.config.messages import did_you_mean
 
 _ALL: Final = "all"
@@ -33,7 +33,7 @@ def study_options(function: Callable[..., int]) -> Callable[..., int]:
     for option in (
         click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Write a chart to this SVG file."),
         click.option("--chart", is_flag=True, help="Draw arrivals and workers over time."),
-        click.option("--seed", default=1, show_default=True, type=int, help="The same seed gives the same run."),
+        click.option("--seed", default=1, show_default=True, type=ANY_ID, help="The same seed gives the same run."),
         click.option("--cores", type=click.IntRange(1, 4096), help="Cores of the host  [default: this one's]"),
         click.option("--startup", metavar="SECONDS", help="Mean start-up time, or several measured ones: 1.1,1.3"),
         click.option(
@@ -70,7 +70,7 @@ def study_options(function: Callable[..., int]) -> Callable[..., int]:
     "--spread",
     default=1.0,
     show_default=True,
-    type=click.FloatRange(0, 100),
+    type=FiniteRange(0, 100),
     help="Standard deviation of that time over its mean.",
 )
 @click.option("--queue", help="Of a lifecycle log: this queue's tasks  [default: the pool's]")

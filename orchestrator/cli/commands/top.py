@@ -25,7 +25,7 @@ from orchestrator.json_fields import known_count_in, list_in, mapping_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
-from queue_core.cli.options import DURATION, target_options
+from queue_core.cli.options import DurationType, target_options
 from queue_core.cli.output import can_redraw, echo, print_json, terminal_width, wants_colour
 from queue_core.cli.target import TargetOptions
 from queue_core.cli.wrapping import ASCII_BLOCKS, BLOCKS, wrapped
@@ -40,7 +40,9 @@ SCALE_SECONDS: Final = 3_600.0
     "top",
     examples=("towline top", "towline top --every 500ms", "towline top --once", "towline top --url http://host:7878"),
 )
-@click.option("--every", type=DURATION, default="1s", show_default=True, help="Time between refreshes.")
+@click.option(
+    "--every", type=DurationType(MIN_SECONDS), default="1s", show_default=True, help="Time between refreshes."
+)
 @click.option("--once", is_flag=True, help="Print once and exit.")
 @host_option
 @target_options
@@ -51,7 +53,6 @@ def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions])
     anew at each refresh. --url shows the fleet of a supervisor elsewhere.
     """
     source = fleet_source(**where)
-    every = max(MIN_SECONDS, every)
     with FleetReader(source) as reader:
         shown = reader.read()
         is_full = not (as_json or once) and can_redraw()

@@ -9,7 +9,7 @@ import click
 from queue_core.api import ALL_STATES, Queue
 from queue_core.cli import exits
 from queue_core.cli.group import command
-from queue_core.cli.options import SIZE, tag_filter, tag_options, target_options
+from queue_core.cli.options import ANY_ID, SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import (
     columns,
     echo,
@@ -45,7 +45,7 @@ REASON_CHARACTERS = 120
 )
 @click.option("--named", multiple=True, metavar="NAME", help="Only the tasks of these names.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
-@click.option("--after", default=0, help="Start after this id: `next_after` of the page before.")
+@click.option("--after", default=0, type=ANY_ID, help="Start after this id: `next_after` of the page before.")
 @click.option(
     "--payload", "payload_bytes", type=SIZE, default="1KiB", show_default=True, help="Size shown of each payload."
 )

@@ -20,7 +20,7 @@ from queue_core.cli.output import (
 )
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.clock import seconds_between
-from queue_core.limits import MAX_TOKENS_PER_CALL, MAX_WAIT_SECONDS
+from queue_core.limits import MAX_TASKS_PER_LEASE, MAX_TOKENS_PER_CALL, MAX_WAIT_SECONDS
 from queue_core.task import Lease
 
 DEFAULT_WORKER: Final = "cli"
@@ -37,7 +37,14 @@ DEFAULT_WORKER: Final = "cli"
     ),
 )
 @click.argument("queue")
-@click.option("--count", "-n", default=1, show_default=True, help="Tasks leased at most, in [1, 1000].")
+@click.option(
+    "--count",
+    "-n",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1, MAX_TASKS_PER_LEASE),
+    help="Tasks leased at most.",
+)
 @click.option("--for", "seconds", type=DURATION, help="Length of the lease  [default: the queue's]")
 @click.option("--wait", type=DURATION, default=0.0, help=f"Wait for a task, at most {MAX_WAIT_SECONDS:.0f} s.")
 @click.option("--group", is_flag=True, help="Only tasks with the tag of the oldest task.")

@@ -9,7 +9,7 @@ from queue_core.api import ALL_STATES, Queue
 from queue_core.cli import exits
 from queue_core.cli.commands.admin import STATES, print_tasks
 from queue_core.cli.group import command
-from queue_core.cli.options import DURATION, tag_filter, tag_options, target_options
+from queue_core.cli.options import ANY_ID, DURATION, tag_filter, tag_options, target_options
 from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import task_record
@@ -45,14 +45,14 @@ PAYLOAD_BYTES: Final = 1024
 @click.option(
     "--state", "states", multiple=True, type=click.Choice(list(STATES)), help="Only this state; may be repeated."
 )
-@click.option("--leases", "min_leases", default=0, type=click.IntRange(0), help="Leased so many times or more.")
+@click.option("--leases", "min_leases", default=0, type=ANY_ID, help="Leased so many times or more.")
 @click.option("--added-before", "older", type=DURATION, metavar="AGO", help="Added longer ago than this, such as 2h.")
 @click.option("--added-after", "younger", type=DURATION, metavar="AGO", help="Added within this time.")
 @click.option("--worker", default="", help="Held by this worker, now or in an earlier attempt.")
 @click.option("--error", default="", help="The error of its last attempt, such as ValueError; or expired, timed_out.")
 @click.option("--contains", default="", help="A text in the first 64 KiB of the payload.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
-@click.option("--after", default=0, help="Go on behind this id.")
+@click.option("--after", default=0, type=ANY_ID, help="Go on behind this id.")
 @click.option("--redrive", is_flag=True, help="Make all dead tasks that match ready again.")
 @click.option("--release", is_flag=True, help="Give back the leases of all that match, uncounted.")
 @click.option("--delete", is_flag=True, help="Delete all that match.")

@@ -209,8 +209,8 @@ class GrpcListener:
             except grpc.RpcError:
                 raise  # the call has ended
             except Exception as error:  # noqa: BLE001 - the top of a request
-                failure = failure_of(error)
-            context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
+                code, message = _refused_by(error)
+            context.abort(code, message)
             raise AssertionError("abort raises")
 
         return grpc.stream_unary_rpc_method_handler(
@@ -250,6 +250,12 @@ class GrpcListener:
             ) from None
         except CancelledError:
             raise _stopping() from None
+
+
+def _refused_by(error: Exception) -> tuple[object, str]:
+    """Return what a call is told of an error, which is not kept: it has the frame of the call, and that the message."""
+    failure = failure_of(error)
+    return getattr(grpc.StatusCode, failure.code.name), failure.message
 
 
 def _parsed(takes: type[Message], data: bytes) -> Message:

@@ -9,7 +9,7 @@ from queue_core import ANY, App, Backoff, NewTask, Retry
 from queue_core.errors import QueueError
 from tests.support.fleet.workers import memory_queues
 
-NUMBERS = (0, -1, 1e305, math.nan, math.inf, -math.inf, 2**63, 2**64, 10**400, -(10**400))
+NUMBERS = (0, -1, 1e305, math.nan, math.inf, -math.inf, 2**63, 2**64, 10**400, -(10**400), 10**5_000)
 
 
 def nothing() -> None:
@@ -25,7 +25,9 @@ def refused_or_done(call: Callable[[], object]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("number", NUMBERS, ids=lambda number: f"{number}"[:20])
+@pytest.mark.parametrize(
+    "number", NUMBERS, ids=lambda number: f"{number:.6g}" if isinstance(number, float) else hex(number)[:20]
+)
 def test_a_number_is_refused_or_works_and_no_later_call_fails(number: float) -> None:
     queues, queue = memory_queues()
     app = App("memory:")
