@@ -12,7 +12,7 @@ from queue_core.errors import (
     QueueMovedError,
     StorageLimitError,
 )
-from queue_core.limits import check_headers
+from queue_core.limits import check_headers, shown_value
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "
@@ -79,7 +79,8 @@ def check_types(task: NewTask) -> None:
         raise InvalidRequestError(f"max_leases must be a whole number: {task.max_leases!r}")
     if type(task.priority) is not int or not 0 <= task.priority <= limits.MAX_PRIORITY:
         raise InvalidRequestError(
-            f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: {task.priority!r}"
+            f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: "
+            f"{shown_value(task.priority)}"
         )
     if task.delay_seconds is not None:
         limits.check_any_delay_seconds(task.delay_seconds)
@@ -95,7 +96,7 @@ def _check_limits(task: NewTask, now: Instant | None) -> bool:
     if task.name is not None:
         limits.check_task_name(task.name)
     if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
-        raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {task.max_leases}")
+        raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {shown_value(task.max_leases)}")
     if task.delay_seconds is not None:
         limits.check_any_delay_seconds(task.delay_seconds)
         if task.eta is not None:
@@ -133,7 +134,7 @@ def check_storage_limit(limit_bytes: int | None) -> None:
     """Raise `InvalidSettingError` unless a limit is None or in [0, MAX_STORAGE_BYTES]."""
     if limit_bytes is not None and not 0 <= limit_bytes <= limits.MAX_STORAGE_BYTES:
         raise InvalidSettingError(
-            f"total_storage_limit must be in [0, {limits.MAX_STORAGE_BYTES}] bytes, or none: {limit_bytes}"
+            f"total_storage_limit must be in [0, {limits.MAX_STORAGE_BYTES}] bytes, or none: {shown_value(limit_bytes)}"
         )
 
 
@@ -151,11 +152,13 @@ def check_queue_spec(spec: QueueSpec) -> None:
     check_choice("mode", spec.mode, ("pull", "push"))
     if not 0 <= spec.history_keep <= limits.MAX_HISTORY_LEASES:
         raise InvalidSettingError(
-            f"{spec.name}: history keep must be in [0, {limits.MAX_HISTORY_LEASES}] ended leases: {spec.history_keep}"
+            f"{spec.name}: history keep must be in [0, {limits.MAX_HISTORY_LEASES}] ended leases: "
+            f"{shown_value(spec.history_keep)}"
         )
     if not 0 <= spec.history_seconds <= limits.MAX_HISTORY_SECONDS:
         raise InvalidSettingError(
-            f"{spec.name}: history for must be in [0, {limits.MAX_HISTORY_SECONDS:.0f}] s: {spec.history_seconds}"
+            f"{spec.name}: history for must be in [0, {limits.MAX_HISTORY_SECONDS:.0f}] s: "
+            f"{shown_value(spec.history_seconds)}"
         )
     _check_lease_limits(spec.name, "", spec.max_in_flight, spec.rate)
     _check_lease_limits(spec.name, "per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
@@ -167,7 +170,7 @@ def check_queue_spec(spec: QueueSpec) -> None:
     if not limits.MAX_ETA_SECONDS <= spec.max_eta_seconds <= limits.FARTHEST_ETA_SECONDS:
         raise InvalidSettingError(
             f"{spec.name}: max_eta must be in [{limits.MAX_ETA_SECONDS:.0f}, {limits.FARTHEST_ETA_SECONDS:.0f}] s "
-            f"(30 days to 10 years): {spec.max_eta_seconds}"
+            f"(30 days to 10 years): {shown_value(spec.max_eta_seconds)}"
         )
     limits.check_text(f"{spec.name}: label", spec.label)
     if len(spec.label) > limits.MAX_LABEL_CHARACTERS:
@@ -197,7 +200,7 @@ def _check_lease_limits(queue: str, before: str, max_in_flight: int | None, rate
 
 def _check_within(queue: str, setting: str, number: int | None, most: int) -> None:
     if number is not None and not 1 <= number <= most:
-        raise InvalidSettingError(f"{queue}: {setting} must be in [1, {most}]: {number}")
+        raise InvalidSettingError(f"{queue}: {setting} must be in [1, {most}]: {shown_value(number)}")
 
 
 def _check_emails(queue: str, setting: str, emails: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.limits import check_text
+from queue_core.limits import check_text, shown_value
 
 MAX_REGISTRATIONS: Final = 1_000
 """Registrations of one kind, at most: a store keeps them as one record."""
@@ -39,7 +39,9 @@ def check_registration(kind: str, name: str, facts: Mapping[str, str], *, second
     check_kind(kind)
     check_text("name", name)
     if not 0 <= seconds <= MAX_REGISTRATION_SECONDS:
-        raise InvalidRequestError(f"a registration lasts 0 to {MAX_REGISTRATION_SECONDS:,.0f} s: {str(seconds)[:40]} s")
+        raise InvalidRequestError(
+            f"a registration lasts 0 to {MAX_REGISTRATION_SECONDS:,.0f} s: {shown_value(seconds)} s"
+        )
     size = len(json.dumps(dict(facts)).encode())
     if size > MAX_FACTS_BYTES:
         raise InvalidRequestError(f"facts of a registration are at most {MAX_FACTS_BYTES:,} bytes as JSON: {size:,}")

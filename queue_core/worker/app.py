@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from queue_core.attempts.error_text import is_kind
 from queue_core.attempts.failures import place_in, shown_path
 from queue_core.errors import AppError, AppImportError
-from queue_core.limits import MAX_LEASE_SECONDS, MAX_TAGS_PER_LEASE, MAX_TASKS_PER_LEASE, check_queue_name, check_tag
+from queue_core.limits import (
+    MAX_LEASE_SECONDS,
+    MAX_TAGS_PER_LEASE,
+    MAX_TASKS_PER_LEASE,
+    check_queue_name,
+    check_tag,
+    shown_value,
+)
 from queue_core.task import ANY, UNTAGGED, TagFilter
 from queue_core.worker.context import Backoff, Dead, Retry, Seconds, seconds_of
 from queue_core.worker.functions.arguments import refuse_generator
@@ -135,7 +142,7 @@ class App:
         if tag is not None:
             check_tag(tag)
         if batch is not None and not 1 <= batch <= MAX_TASKS_PER_LEASE:
-            raise AppError(f"batch must be in [1, {MAX_TASKS_PER_LEASE}] tasks: {batch}")
+            raise AppError(f"batch must be in [1, {MAX_TASKS_PER_LEASE}] tasks: {shown_value(batch)}")
         _check_retries(on, retry)
         timeout_seconds = None if timeout is None else _timeout_of(timeout)
         if timeout_seconds is not None and not 0 < timeout_seconds <= MAX_LEASE_SECONDS:
