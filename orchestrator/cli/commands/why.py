@@ -40,6 +40,7 @@ from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
+from queue_core.http_api.folded_decisions import folded, times_in_words
 from queue_core.process.terminal import clean
 from queue_core.process.wording import (
     counted,
@@ -426,12 +427,12 @@ def _print_pool(explained: ExplainedPool, *, at: float | None, now: float, full:
     if found:
         echo()
         echo(f"the last {counted(len(found), 'decision')}, newest first" if len(found) > 1 else "the last decision")
-    for one in found:
+    for one in folded(found):
         limits = one.get("limited_by")
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
         size = f"{one.get('current')} -> {one.get('target')}"
         print_wrapped(
-            f"{one.get('rule')}: {one.get('why')}{held}",
+            f"{one.get('rule')}: {one.get('why')}{held}{times_in_words(one)}",
             f"  {shown_clock(instant_in(one), now_seconds=now)}  {clean(size):<9} ",
         )
     if not found and current is None:

@@ -12,6 +12,7 @@ from orchestrator.cli.top.view import KEYS, WORDS, TopView, chosen, shown_pools,
 from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
+from queue_core.http_api.folded_decisions import folded, times_in_words
 from queue_core.process.terminal import TerminalSize, clean
 from queue_core.process.wording import counted, shown_clock, shown_seconds
 
@@ -232,10 +233,11 @@ def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | 
 def _decisions(shown: ShownFleet, width: int | None, marks: Marks) -> list[str]:
     """Return a line for each of the newest decisions; a long one ends at a word, as `why` has it whole."""
     lines = []
-    for one in shown.decisions:
+    for one in folded(shown.decisions):
         at = one.get("at")
         when = shown_clock(at, now_seconds=shown.shown_at) + "  " if isinstance(at, int | float) else ""
         text = f"{when}{one.get('pool')}  {one.get('current')} -> {one.get('target')}: {one.get('why')}"
+        text += times_in_words(one)
         lines.append(marks.style(_to_a_word(clean(text), width), dim=True))
     return lines
 

@@ -134,6 +134,19 @@ def test_why_at_a_time_tells_the_decision_that_was_in_force(past: Commands) -> N
     assert "no decision is on record before" in past("why", "resize", "--at", "4h").err
 
 
+def test_the_same_decision_four_times_in_a_second_is_told_once_with_a_count(past: Commands) -> None:
+    files, now = StateDir(past.folder / ".towline"), SystemMonotonicClock().wall_seconds()
+    for number in range(4):
+        told = {"pool": "resize", "rule": "backlog", "current": number, "target": 4, "why": f"{9 - number} waiting"}
+        files.decisions.append({"at": now - 9 + number / 4, **told})
+    lines = [line for line in past("why", "resize").out.splitlines() if "backlog:" in line]
+    assert [line.split("  ", 2)[2].split() for line in lines] == [
+        ["0", "->", "4", "backlog:", "6", "waiting", "(x4)"],
+    ]
+    kept = cast("dict[str, list[object]]", past("why", "resize", "--last", "4", "--json").json)
+    assert len(kept["decisions"]) == 4
+
+
 def test_a_decision_is_made_again_from_what_was_kept(past: Commands) -> None:
     told = past("why", "resize", "--at", "10m", "--full")
     assert "inputs: 4 workers, the same" in told.out

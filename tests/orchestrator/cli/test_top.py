@@ -48,9 +48,10 @@ def a_fleet(pools: Sequence[str] = POOLS, *, workers: int = 9, **changes: object
         }
         for number in range(workers if pools else 0)
     ]
-    decision = {"at": NOON, "pool": "resize", "current": 1, "target": 2, "why": "3 ready and nobody to lease them"}
+    decided = {"pool": "resize", "current": 1, "target": 2, "why": "3 ready and nobody to lease them"}
+    decisions = [{**decided, "at": NOON - 60 * number} for number in range(9)]
     snapshot: Json = {"phase": "leading", "url": "http://127.0.0.1:7878", "pools": shown, "workers": listed}
-    return replace(ShownFleet(snapshot, True, 0.3, shown_at=NOON, decisions=[decision] * 9), **changes)  # type: ignore[arg-type]
+    return replace(ShownFleet(snapshot, True, 0.3, shown_at=NOON, decisions=decisions), **changes)  # type: ignore[arg-type]
 
 
 def lines_of(columns: int, lines: int, view: TopView | None = None, fleet: ShownFleet | None = None) -> list[str]:
@@ -83,6 +84,14 @@ def test_a_wide_terminal_shows_all_of_it_with_bars() -> None:
         assert part in text
     assert "more" not in text
     assert text.count("3 ready and nobody to lease them") == 5
+
+
+def test_a_decision_that_was_made_four_times_in_a_second_is_one_line_with_a_count() -> None:
+    decided = {"pool": "resize", "target": 8, "why": "4 tasks waiting"}
+    decisions = [{**decided, "at": NOON - number / 4, "current": 3 - number} for number in range(4)]
+    text = "\n".join(lines_of(130, 40, fleet=a_fleet(decisions=decisions)))
+    assert text.count("4 tasks waiting") == 1
+    assert "0 -> 8: 4 tasks waiting (x4)" in text
 
 
 @given(
