@@ -466,7 +466,8 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
             if name in decision and (name != "held_back" or decision[name])
         )
         if seen:
-            print_wrapped(f"{seen} {title}", "  seen: ", hang=4)
+            is_one = decision.get(names[-1][0]) == 1  # the figure beside which the word is
+            print_wrapped(f"{seen} {title.removesuffix('s') if is_one else title}", "  seen: ", hang=4)
     learned = _learned(decision)
     if learned:
         print_wrapped(learned, "  learned: ", hang=4)

@@ -242,3 +242,14 @@ def test_a_frame_leaves_nothing_of_the_one_before() -> None:
     assert frame_of(["a", "b"], size, clears=False) == "\x1b[1;1H\x1b[2Ka\x1b[2;1H\x1b[2Kb\x1b[3;1H\x1b[J"
     assert frame_of(["a", "b", "c", "d"], size, clears=True).startswith("\x1b[2J")
     assert "d" not in frame_of(["a", "b", "c", "d"], size, clears=False)
+
+
+def test_deaths_of_the_last_minutes_are_named_beside_the_pools() -> None:
+    killed = [{"at": NOON - n, "worker": f"resize-{n}", "detail": "ended by SIGKILL"} for n in range(5)]
+    long_ago = {"at": NOON - 700, "worker": "resize-old", "detail": "exit code 1"}
+    text = "\n".join(lines_of(130, 40, fleet=a_fleet(deaths=[*killed, long_ago])))
+    assert "! 5 workers died within 10 min; last resize-0: ended by SIGKILL" in text
+    assert "! 1 worker died within 10 min; last resize-1" in "\n".join(
+        lines_of(130, 40, fleet=a_fleet(deaths=killed[1:2]))
+    )
+    assert "died" not in "\n".join(lines_of(130, 40, fleet=a_fleet(deaths=[long_ago])))
