@@ -14,6 +14,7 @@ from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.store_leader import NoFleetError, StoreLeader, leader_at, leader_of
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
+from orchestrator.fleet.certificates import is_failure
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.live_fleet import beside_pools, observed_now, present_json, refreshed
@@ -42,6 +43,8 @@ CALL_SECONDS: Final = 3.0
 """Timeout of one call to the queues: a person waits for the figures."""
 DECISIONS: Final = 20
 """The newest decisions that are shown with a fleet, at most."""
+MAX_ENDED: Final = 1_000
+"""Ended workers among which those that failed are looked for."""
 _TIMES: Final = frozenset({"at", "ends_at", "next_start_at", "shown_at", "since", "spawned_at", "started_at"})
 _NO_SUPERVISOR: Final = "start it with `towline up`, or name another settings file with -f"
 
@@ -126,7 +129,7 @@ class FleetSource(Protocol):
         """The state directory, where it is on this host."""
 
     def published(self, *, deaths: int) -> ShownFleet:
-        """Return the fleet as last published, with at most this many deaths. Raises `CommandError`."""
+        """Return the fleet as last published, with at most this many workers that failed. Raises `CommandError`."""
 
     def target(self) -> Target:
         """Return the server or store of its queues. Raises `CommandError`."""
@@ -163,10 +166,13 @@ class LocalFleet:
             shown_at=now,
             is_drained=self._files.is_drained(),
             decisions=self._files.read_decisions(limit=DECISIONS),
-            deaths=self._files.read_deaths(limit=deaths) if deaths else (),
+            deaths=self._failures(deaths) if deaths else (),
             templates=self._files.read_templates(),
             elsewhere="" if self._leader is None else self._leader.supervisor.place,
         )
+
+    def _failures(self, limit: int) -> list[Json]:
+        return [death for death in self._files.read_deaths(limit=MAX_ENDED) if is_failure(death)][:limit]
 
     def target(self) -> Target:
         """Return what the options name, else the server that the supervisor itself uses, else that of the settings."""

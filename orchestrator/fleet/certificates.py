@@ -1,8 +1,9 @@
-"""Choose the certificate of a worker's end by its name, or by the beginning of it. Pure."""
+"""Choose certificates of workers' ends: by a name, or by the beginning of it, and those that are failures. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from orchestrator.fleet.exits import ENDS_WELL
 from orchestrator.json_fields import mappings_of
 
 MAX_SHOWN: Final = 20
@@ -36,6 +37,12 @@ def chosen_death(worker: str, deaths: Sequence[Certificate]) -> Certificate:
         shown = ", ".join(alike[:MAX_SHOWN]) + (", ..." if len(alike) > MAX_SHOWN else "")
         raise AmbiguousWorkerError(f"{len(alike)} dead workers' names begin with '{worker}': {shown}")
     raise UnknownDeathError(f"no death of a worker '{worker}' is on record")
+
+
+def is_failure(death: Certificate) -> bool:
+    """Return whether an end needs a look: not one of a worker that finished when asked, or recycled itself."""
+    held = death.get("held_total") or mappings_of(death.get("held"))
+    return death.get("cause") not in ENDS_WELL or bool(death.get("failed_start") or held)
 
 
 def worker_names(snapshot: Mapping[str, object]) -> set[str]:

@@ -51,6 +51,8 @@ TRACEBACK_OF: Final = "; its last lines are the traceback of "
 MAX_NOTICE_CHARS: Final = 300
 """Length at which the sentence of a death notice is cut."""
 _MIB: Final = 2**20
+ASKED_TO_FINISH: Final = "asked to finish"
+"""How the sentence begins of a worker that finished because its supervisor asked it to."""
 _STOP_SIGNALS: Final = frozenset({"SIGTERM", "SIGINT"})
 """The reasons that a worker logs when a signal asked it to finish."""
 _RETIRED: Final = "retired by its supervisor"
@@ -251,7 +253,7 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, f"asked to finish{_why(ended)}") if drained else _by_itself(ended)
+        return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _by_itself(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
 
 
@@ -273,7 +275,7 @@ def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
     if reason in _STOP_SIGNALS:
         return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
     if reason == _RETIRED:
-        return Cause.DRAINED, "asked to finish"
+        return Cause.DRAINED, ASKED_TO_FINISH
     return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
 
 
@@ -309,7 +311,7 @@ def _cause_of_signal(number: int, *, drained: bool, overdue: bool) -> tuple[Caus
     if overdue and number == signal.SIGKILL:
         return Cause.OVERDUE, "ended: it did not finish within its grace"
     if drained and number == signal.SIGTERM:
-        return Cause.DRAINED, "asked to finish"
+        return Cause.DRAINED, ASKED_TO_FINISH
     return Cause.SIGNALLED, f"ended by {_signal_name(number)}"
 
 

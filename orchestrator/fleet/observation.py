@@ -95,6 +95,7 @@ def _observed(
         worker.cpu_seconds,
         worker.killed_by,
         worker.replaced_for,
+        worker.leaves_for,
     )
 
 

@@ -10,6 +10,7 @@ from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import (
+    ASKED_TO_FINISH,
     GAVE_ITS_TASK_BACK,
     WRONG_BY_ITSELF,
     Cause,
@@ -60,6 +61,7 @@ class Worker:
     `stops`: further signals that it was sent as it had not finished (see `PoolSpec.further_stops`).
     `cpu_seconds`: the time that it and its children had used when it was last measured.
     `killed_by`: the operator who ordered its end; `replaced_for`: the one who had all workers of its pool replaced.
+    `leaves_for`: why it was asked to finish.
     """
 
     worker: str
@@ -86,6 +88,7 @@ class Worker:
     cpu_seconds: float = 0.0
     killed_by: str = ""
     replaced_for: str = ""
+    leaves_for: str = ""
 
     @property
     def is_external(self) -> bool:
@@ -105,11 +108,12 @@ class Worker:
 
 @value
 class RememberedWorker:
-    """An earlier supervisor's decisions about a worker: its replacement, and its drain deadline or its finishing."""
+    """An earlier supervisor's decisions about a worker: its replacement, its drain deadline or finishing, and why."""
 
     replaced_by: str | None = None
     leaves_by: Monotonic | None = None
     finishes: bool = False
+    leaves_for: str = ""
 
 
 NOT_REMEMBERED: Final = RememberedWorker()
@@ -243,7 +247,9 @@ def recalled(fleet: Fleet, memories: Mapping[str, RememberedWorker]) -> Fleet:
         if known.replaced_by in fleet.workers or is_leaving:
             worker = replace(worker, replaced_by=known.replaced_by)  # noqa: PLW2901
         if is_leaving:
-            worker = replace(worker, state="draining", deadline_at=known.leaves_by)  # noqa: PLW2901
+            worker = replace(  # noqa: PLW2901
+                worker, state="draining", deadline_at=known.leaves_by, leaves_for=known.leaves_for
+            )
         workers[name] = worker
     return replace(fleet, workers=workers)
 
@@ -275,21 +281,23 @@ def measured(
     return replace(fleet, workers=workers)
 
 
-def finishing(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
+def finishing(fleet: Fleet, worker: str, *, now: Monotonic, why: str = "") -> Fleet:
     """Mark a worker as fenced at the queue but not yet asked to end. No change if it is unknown or leaving."""
     known = fleet.workers.get(worker)
     if known is None or known.is_leaving:
         return fleet
-    return replace(fleet, workers={**fleet.workers, worker: replace(known, state="draining", since=now)})
+    leaving = replace(known, state="draining", since=now, leaves_for=why)
+    return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
-def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic) -> Fleet:
-    """Mark a worker as asked to finish; asking again does not move its deadline. No change if it is unknown."""
+def draining(fleet: Fleet, worker: str, *, grace_seconds: float, now: Monotonic, why: str = "") -> Fleet:
+    """Mark a worker as asked to finish; asking again changes neither its deadline nor why. No change if unknown."""
     known = fleet.workers.get(worker)
     if known is None or known.deadline_at is not None:
         return fleet
     deadline_at = Monotonic(now + grace_seconds + DRAIN_MARGIN_SECONDS)
-    leaving = replace(known, state="draining", since=now, deadline_at=deadline_at)
+    leaves_for = known.leaves_for or why
+    leaving = replace(known, state="draining", since=now, deadline_at=deadline_at, leaves_for=leaves_for)
     return replace(fleet, workers={**fleet.workers, worker: leaving})
 
 
@@ -329,12 +337,12 @@ def killed(fleet: Fleet, worker: str, *, now: Monotonic, is_cut_short: bool = Fa
     return replace(fleet, workers={**fleet.workers, worker: gone})
 
 
-def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
-    """Return why one of these workers ended, and the same in words."""
+def cause_in(fleet: Fleet, ended: EndedWorker, *, held: int | None = None) -> tuple[Cause, str]:
+    """Return why one of these workers ended, and the same in words; `held`: the tasks it held, None: as last seen."""
     worker = fleet.workers.get(ended.worker)
     if worker is None:
         return cause_of(ended, drained=False, overdue=False)
-    has_finished = worker.is_finishing and finished_by_itself(ended, leases=worker.leases)
+    has_finished = worker.is_finishing and finished_by_itself(ended, leases=worker.leases if held is None else held)
     drained = worker.is_leaving and not has_finished
     cause, detail = cause_of(
         ended,
@@ -345,9 +353,15 @@ def cause_in(fleet: Fleet, ended: EndedWorker) -> tuple[Cause, str]:
         killed_by=worker.killed_by,
         hung=_hung(worker, ended),
     )
-    if cause is Cause.DRAINED and worker.replaced_by is not None:
-        detail = f"{detail}: {worker.replaced_by} takes its place"
+    if cause is Cause.DRAINED and drained:
+        detail = f"{_why_it_left(worker)}{detail.removeprefix(ASKED_TO_FINISH)}"
     return cause, detail
+
+
+def _why_it_left(worker: Worker) -> str:
+    """Return why a worker was asked to finish: `replaced by resize-7f3k2q: its settings changed`."""
+    told = ASKED_TO_FINISH if worker.replaced_by is None else f"replaced by {worker.replaced_by}"
+    return f"{told}: {worker.leaves_for}" if worker.leaves_for else told
 
 
 def _hung(worker: Worker, ended: EndedWorker) -> str:
@@ -383,7 +397,7 @@ def exited(
     `worked`: whether it ended leases since the last sample, which no later sample will show.
     """
     worker = fleet.workers.get(ended.worker)
-    cause, detail = cause_in(fleet, ended)
+    cause, detail = cause_in(fleet, ended, held=held)
     if held:
         detail = detail_at_work(cause, detail)
     has_worked = bool(held) or worked == "yes"

@@ -4,8 +4,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death, worker_names
-from orchestrator.fleet.exits import ENDS_WELL
+from orchestrator.fleet.certificates import (
+    AmbiguousWorkerError,
+    UnknownDeathError,
+    chosen_death,
+    is_failure,
+    worker_names,
+)
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json
 from orchestrator.json_fields import mapping_of, mappings_of
 from orchestrator.state.decisions import instant_in
@@ -38,7 +43,7 @@ class DeathsQuery(FleetQuery):
     ] = None
     failures: Annotated[
         bool,
-        Field(description="Only workers that neither were asked to finish nor ended without an error."),
+        Field(description="Only workers that failed, were killed, or ended with tasks in their hands."),
     ] = False
     limit: Annotated[int, Field(ge=1, le=MAX_DEATHS, description="How many at most; 50.")] = 50
 
@@ -90,7 +95,7 @@ def deaths(files: StateDir, query: DeathsQuery) -> Deaths:
         for one in files.read_deaths(limit=query.limit + 1 if is_newest else MAX_READ)
         if query.pool in (None, one.get("pool"))
         and (query.before is None or instant_in(one) < query.before)
-        and not (query.failures and one.get("cause") in ENDS_WELL)
+        and (is_failure(one) or not query.failures)
     ]
     page = [_listed(one) for one in found[: query.limit]]
     return Deaths(deaths=page, before=instant_in(page[-1]) if len(found) > len(page) else None)

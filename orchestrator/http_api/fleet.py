@@ -5,6 +5,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.clock import MonotonicClock
+from orchestrator.fleet.certificates import is_failure
 from orchestrator.http_api.fleet_now import FleetNow
 from orchestrator.json_fields import mappings_of
 from orchestrator.state.directory import StateDir
@@ -14,6 +15,8 @@ from queue_core.server.problems import refusal
 PATH: Final = "/v1/fleet"
 MAX_DECISIONS: Final = 20
 MAX_DEATHS: Final = 50
+MAX_ENDED: Final = 500
+"""Ended workers among which those that failed are looked for."""
 _OF_A_DEATH: Final = ("at", "worker", "pool", "cause", "detail", "lived_seconds")
 
 
@@ -27,7 +30,7 @@ class PublishedFleet(BaseModel):
     age_seconds: float = Field(description="Seconds since the snapshot was published.")
     snapshot: dict[str, object] = Field(description="Pools by name, and workers; times are seconds since the epoch.")
     decisions: list[dict[str, object]] = Field(description="The newest decisions.")
-    deaths: list[dict[str, object]] = Field(description="The newest ended workers, with their cause.")
+    deaths: list[dict[str, object]] = Field(description="The newest workers that failed, with their cause.")
     templates: dict[str, dict[str, object]] = Field(description="The state of each pool's template.")
 
 
@@ -39,14 +42,15 @@ def published_fleet(files: StateDir, *, now_seconds: float) -> PublishedFleet | 
     snapshot = files.read_snapshot()
     if snapshot is None:
         return None
-    shown_at, ended = snapshot.get("shown_at"), files.read_deaths(limit=MAX_DEATHS)
+    shown_at = snapshot.get("shown_at")
+    failed = [death for death in files.read_deaths(limit=MAX_ENDED) if is_failure(death)]
     return PublishedFleet(
         alive=files.is_supervised(),
         drained=files.is_drained(),
         age_seconds=max(0.0, now_seconds - shown_at) if isinstance(shown_at, int | float) else 0.0,
         snapshot=snapshot,
         decisions=files.read_decisions(limit=MAX_DECISIONS),
-        deaths=[{name: death[name] for name in _OF_A_DEATH if name in death} for death in ended],
+        deaths=[{name: death[name] for name in _OF_A_DEATH if name in death} for death in failed[:MAX_DEATHS]],
         templates={pool: record.to_json() for pool, record in files.read_templates().items()},
     )
 

@@ -153,7 +153,7 @@ class PlanExecutor:
         """Drain a fenced worker. It holds no lease: a signal is safe, and also ends a worker that no longer polls."""
         log.info(events.WORKER_RETIRED, pool=pool.name, worker=removal.worker, why=removal.why)
         self._runtime.drain(removal.worker)
-        pool.fleet = draining(pool.fleet, removal.worker, grace_seconds=grace_seconds, now=now)
+        pool.fleet = draining(pool.fleet, removal.worker, grace_seconds=grace_seconds, now=now, why=removal.why)
 
     def finish(self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic) -> bool:
         """Grant a worker no more leases, and drain it once it holds none (ADR 17); repeat until it is gone.
@@ -171,7 +171,7 @@ class PlanExecutor:
             self._drain_fenced(pool, removal, grace_seconds=grace_seconds, now=now)
         elif known is not None and not known.is_leaving:
             log.info(events.WORKER_FINISHING, pool=pool.name, worker=removal.worker, why=removal.why, held=known.leases)
-            pool.fleet = finishing(pool.fleet, removal.worker, now=now)
+            pool.fleet = finishing(pool.fleet, removal.worker, now=now, why=removal.why)
         return True
 
     def log_unresponsive(self, pool: Pool, before: Fleet) -> None:
@@ -216,7 +216,7 @@ class PlanExecutor:
             return
         log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
         self._runtime.drain(worker)
-        pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now)
+        pool.fleet = draining(pool.fleet, worker, grace_seconds=grace_seconds, now=now, why=why)
 
     def end_overdue(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
         """Take the next step of the pool's way to stop a worker: a further signal, or in the end SIGKILL."""

@@ -11,6 +11,7 @@ from orchestrator import events
 from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import RememberedWorker, Worker
+from orchestrator.json_fields import text_in
 from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
 from orchestrator.samples import QueueSample, UnservedTag
@@ -107,7 +108,9 @@ def memories_in(snapshot: Mapping[str, object], *, wall: WallTime) -> dict[str, 
         leaves_by = wall.instant_of(ends_at) if isinstance(ends_at, int | float) else None
         finishes = leaves_by is None and worker.get("state") == "draining"
         if isinstance(name, str) and (successor or leaves_by or finishes):
-            memories[name] = RememberedWorker(successor if isinstance(successor, str) else None, leaves_by, finishes)
+            memories[name] = RememberedWorker(
+                successor if isinstance(successor, str) else None, leaves_by, finishes, text_in(worker, "leaves_for")
+            )
     return memories
 
 
@@ -313,6 +316,7 @@ def _worker(worker: Worker, pool: Pool, wall: WallTime) -> dict[str, object]:
         "cpu_seconds": worker.cpu_seconds,
         "ends_at": wall.of(worker.deadline_at) if worker.deadline_at is not None else None,
         "replaced_by": worker.replaced_by,
+        "leaves_for": worker.leaves_for,
         "adopted": worker.adopted,
         "forked": worker.is_forked,
         "condition": worker.condition,

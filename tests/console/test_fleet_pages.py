@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.clock import SystemMonotonicClock
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
@@ -91,6 +92,37 @@ def test_a_click_on_the_past_shows_the_decision_of_then(fleet: Fleet) -> None:
     then = looking.get("pools/resize?at=15").text
     assert ("as it was at" in then, "1 ready" in then) == (True, True)
     assert "By order" not in then
+
+
+def test_decisions_that_repeat_within_a_moment_are_one_row_with_a_count(fleet: Fleet) -> None:
+    for number in range(4):
+        told = {"pool": "resize", "rule": "backlog", "current": number, "target": 7, "why": "7 waiting", "ready": 7}
+        fleet.files.decisions.append({"at": 20 + number / 4, **told})
+    shown = fleet.visitor(Role.VIEWER).get("pools/resize").text
+    assert shown.count("7 waiting") == 1
+    assert "7 waiting (x4)" in shown
+    assert "1 ready (x" not in shown
+
+
+def test_deaths_lists_workers_that_failed_and_those_that_finished_when_asked_on_request(fleet: Fleet) -> None:
+    ended = {"at": 39.0, "worker": "resize-replaced", "pool": "resize", "cause": "drained", "held_total": 0}
+    fleet.files.deaths.append({**ended, "detail": "replaced by resize-new: its settings changed"})
+    looking = fleet.visitor(Role.VIEWER)
+    failed, ended_too = looking.get("deaths").text, looking.get("deaths?all=1").text
+    assert ("resize-old" in failed, "resize-replaced" in failed) == (True, False)
+    assert "replaced by resize-new: its settings changed" in ended_too
+
+
+def test_the_fleet_page_names_deaths_as_soon_as_they_are_on_record(fleet: Fleet) -> None:
+    looking, now = fleet.visitor(Role.VIEWER), SystemMonotonicClock().wall_seconds()
+    assert "died within" not in looking.get("").text
+    for number in range(5):
+        killed = {"at": now + number / 100, "worker": f"resize-{number}", "pool": "resize", "cause": "signalled"}
+        fleet.files.deaths.append({**killed, "detail": "ended by SIGKILL"})
+    fleet.files.deaths.append({"at": now, "worker": "resize-asked", "pool": "resize", "cause": "drained"})
+    shown = looking.get("").text
+    assert "5 workers died within" in shown
+    assert "last resize-4: ended by SIGKILL" in shown
 
 
 @pytest.mark.parametrize("order", ["pools/resize/scale", "pools/resize/pause", "drain", "reload"])

@@ -29,6 +29,7 @@ from queue_core.cli.options import DurationType, target_options
 from queue_core.cli.output import can_redraw, echo, print_json, terminal_width, wants_colour
 from queue_core.cli.target import TargetOptions
 from queue_core.cli.wrapping import ASCII_BLOCKS, BLOCKS, wrapped
+from queue_core.http_api.recent_deaths import MAX_DEATHS_COUNTED
 
 MIN_SECONDS: Final = 0.1
 """The shortest time between two refreshes."""
@@ -54,7 +55,7 @@ def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions])
     """
     source = fleet_source(**where)
     with FleetReader(source) as reader:
-        shown = reader.read()
+        shown = reader.read(deaths=MAX_DEATHS_COUNTED)
         is_full = not (as_json or once) and can_redraw()
         if not is_full:
             goes_on = not once and (as_json or terminal_width() is not None)
@@ -76,7 +77,7 @@ def _print(reader: FleetReader, shown: ShownFleet, every: float | None, *, as_js
         if every is None:
             return exits.OK
         pause.wait(every)
-        shown = reader.read()
+        shown = reader.read(deaths=MAX_DEATHS_COUNTED)
         if not as_json:
             echo()
 
@@ -130,7 +131,7 @@ class _Reads:
         before, now = self._read_at, self._clock.monotonic()
         self._read_at = now
         try:
-            return reader.read()
+            return reader.read(deaths=MAX_DEATHS_COUNTED)
         except CommandError as error:
             shown = self._latest
             return replace(shown, trouble=error.lines[0], age_seconds=shown.age_seconds + now - before)

@@ -40,6 +40,7 @@ from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
+from queue_core.http_api.folded_decisions import folded, times_in_words
 from queue_core.process.terminal import clean
 from queue_core.process.wording import (
     counted,
@@ -426,12 +427,12 @@ def _print_pool(explained: ExplainedPool, *, at: float | None, now: float, full:
     if found:
         echo()
         echo(f"the last {counted(len(found), 'decision')}, newest first" if len(found) > 1 else "the last decision")
-    for one in found:
+    for one in folded(found):
         limits = one.get("limited_by")
         held = f" [{', '.join(map(str, limits))}]" if isinstance(limits, list) and limits else ""
         size = f"{one.get('current')} -> {one.get('target')}"
         print_wrapped(
-            f"{one.get('rule')}: {one.get('why')}{held}",
+            f"{one.get('rule')}: {one.get('why')}{held}{times_in_words(one)}",
             f"  {shown_clock(instant_in(one), now_seconds=now)}  {clean(size):<9} ",
         )
     if not found and current is None:
@@ -465,7 +466,8 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
             if name in decision and (name != "held_back" or decision[name])
         )
         if seen:
-            print_wrapped(f"{seen} {title}", "  seen: ", hang=4)
+            is_one = decision.get(names[-1][0]) == 1  # the figure beside which the word is
+            print_wrapped(f"{seen} {title.removesuffix('s') if is_one else title}", "  seen: ", hang=4)
     learned = _learned(decision)
     if learned:
         print_wrapped(learned, "  learned: ", hang=4)

@@ -16,8 +16,13 @@ from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import shown_lines
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death, worker_names
-from orchestrator.fleet.exits import ENDS_WELL
+from orchestrator.fleet.certificates import (
+    AmbiguousWorkerError,
+    UnknownDeathError,
+    chosen_death,
+    is_failure,
+    worker_names,
+)
 from orchestrator.fleet.last_words import folded_stack, whole_line
 from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.runtime import SpawnRequest
@@ -73,7 +78,7 @@ def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: st
     """Yield the whole death report, line by line; `by_hand` is the command that starts a worker of its pool."""
     lived = number(death, "lived_seconds")
     after = f" after {shown_seconds(lived)}" if lived is not None else ""
-    ended = "ended" if death.get("cause") in ENDS_WELL and not _held(death) else "died"
+    ended = "died" if is_failure(death) else "ended"
     yield f"{death.get('worker')} of pool {death.get('pool')} {ended} {_ago(death, wall_seconds)}{after}"
     start = " (its start failed: it never held a task)" if death.get("failed_start") else ""
     yield f"  cause: {_cause(death)}{start}"
@@ -220,29 +225,33 @@ EVENTS: Final = 1000
         "towline why-died resize-7f3k2q",
         "towline why-died resize-7f --json",
         "towline why-died --last 50 --pool resize",
+        "towline why-died --all",
     ),
 )
 @click.argument("worker", required=False)
 @click.option("--last", default=10, show_default=True, type=click.IntRange(1, 1000), help="Deaths to list.")
 @click.option("--pool", help="List only this pool's.")
+@click.option("--all", "lists_all", is_flag=True, help="List workers that finished when asked or recycled, too.")
 @host_option
 @supervisor_options
 def why_died(
     worker: str | None,
     last: int,
     pool: str | None,
+    lists_all: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
     **where: Unpack[SupervisorOptions],
 ) -> int:
     """Explain how WORKER died, what became of its tasks, and what to do; without WORKER, list the latest deaths.
 
+    Workers that finished when asked (scaled down, replaced, drained) or recycled are listed with --all only.
     The beginning of a worker's name is enough. Exits with 66 when no such death is on record. --url asks a supervisor
     elsewhere.
     """
     url = supervisor_url(where["url"], where["file"])
     wall_seconds = SystemMonotonicClock().wall_seconds()
     if worker is None:
-        found = _listed(pool, last, url, where)
+        found = _listed(pool, last, url, where, lists_all=lists_all)
         if as_json:
             print_json({"deaths": found})
             return exits.OK
@@ -263,13 +272,16 @@ def why_died(
     return exits.OK
 
 
-def _listed(pool: str | None, last: int, url: str | None, where: SupervisorOptions) -> Sequence[Json]:
-    """Return the latest deaths, of a pool or of all."""
+def _listed(
+    pool: str | None, last: int, url: str | None, where: SupervisorOptions, *, lists_all: bool
+) -> Sequence[Json]:
+    """Return the latest deaths, of a pool or of all; with `lists_all` also the ends that are no failure."""
     if url is not None:
         with supervisor_at(url, where["token_file"]) as supervisor:
-            return mappings_of(supervisor.get("deaths", limit=last, pool=pool)["deaths"])
+            found = supervisor.get("deaths", limit=last, pool=pool, failures=None if lists_all else True)
+            return mappings_of(found["deaths"])
     deaths = state_of(load_project(where["file"])).read_deaths(limit=MAX_READ)
-    return [one for one in deaths if pool in (None, one.get("pool"))][:last]
+    return [one for one in deaths if pool in (None, one.get("pool")) and (lists_all or is_failure(one))][:last]
 
 
 def _certificate(worker: str, url: str | None, where: SupervisorOptions) -> tuple[Json, str]:

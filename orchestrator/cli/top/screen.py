@@ -12,6 +12,8 @@ from orchestrator.cli.top.view import KEYS, WORDS, TopView, chosen, shown_pools,
 from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
+from queue_core.http_api.folded_decisions import folded, times_in_words
+from queue_core.http_api.recent_deaths import describe_deaths
 from queue_core.process.terminal import TerminalSize, clean
 from queue_core.process.wording import counted, shown_clock, shown_seconds
 
@@ -57,7 +59,7 @@ def fleet_text(shown: ShownFleet, *, width: int | None, marks: Marks) -> list[st
         *_head(shown, view, width, marks),
         "",
         *(pools.lines if figures.pools else ["no pools in the settings file"]),
-        *_concerns(figures, figures.pools, width, marks),
+        *_concerns(shown, figures.pools, width, marks),
         "",
         *(workers.lines if figures.all_workers else ["no workers now"]),
         "",
@@ -87,7 +89,7 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     figures = shown.figures
     pools, workers = shown_pools(figures, view), shown_workers(figures, view)
     gap = [""] if size.lines >= ROOMY_LINES else []
-    concerns = _concerns(figures, pools, size.columns, marks)
+    concerns = _concerns(shown, pools, size.columns, marks)
     decisions = _decisions(shown, size.columns, marks)[:MAX_DECISIONS]
     pool_lines, worker_lines = 1 + max(1, len(pools)), 1 + max(1, len(workers))
     rest = room - len(gap) * 2 - min(pool_lines, max(3, room // 2))
@@ -221,10 +223,12 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
     return line
 
 
-def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
-    """Return unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
+def _concerns(shown: ShownFleet, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
+    """Return recent deaths, unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
     lines = []
-    for text in replace(figures, pools=tuple(pools)).sentences(notes="all"):
+    died = describe_deaths(shown.deaths, now_seconds=shown.shown_at)
+    sentences = replace(shown.figures, pools=tuple(pools)).sentences(notes="all")
+    for text in [*([died] if died else []), *sentences]:
         lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
 
@@ -232,10 +236,11 @@ def _concerns(figures: FleetFigures, pools: Sequence[PoolFigures], width: int | 
 def _decisions(shown: ShownFleet, width: int | None, marks: Marks) -> list[str]:
     """Return a line for each of the newest decisions; a long one ends at a word, as `why` has it whole."""
     lines = []
-    for one in shown.decisions:
+    for one in folded(shown.decisions):
         at = one.get("at")
         when = shown_clock(at, now_seconds=shown.shown_at) + "  " if isinstance(at, int | float) else ""
         text = f"{when}{one.get('pool')}  {one.get('current')} -> {one.get('target')}: {one.get('why')}"
+        text += times_in_words(one)
         lines.append(marks.style(_to_a_word(clean(text), width), dim=True))
     return lines
 

@@ -31,6 +31,7 @@ from orchestrator.supervisor.output import OutputBatch, OutputFollower, WorkerLi
 from queue_core.cli.cut_output import OutputCutError
 from queue_core.cli.event_lines import EventLine, FailureCounts, LineLayout
 from queue_core.cli.worker_events import EventReader, worker_line
+from queue_core.http_api.folded_decisions import MOMENT_SECONDS, repeats
 from queue_core.process.terminal import terminal_size, write_at_once
 from queue_core.process.wording import counted
 
@@ -66,6 +67,15 @@ class _Death:
 
 
 @dataclass(slots=True)
+class _Decided:
+    """A pool's last decision, and how often it was made since it was shown."""
+
+    entry: Mapping[str, object]
+    at: float
+    repeats: int = 0
+
+
+@dataclass(slots=True)
 class UpScreen:
     """Sentences on a terminal: the supervisor's events, failures of handlers, and workers' output.
 
@@ -97,6 +107,7 @@ class UpScreen:
     _deaths: list[_Death] = field(default_factory=list)
     _troubles: dict[object, object] = field(default_factory=dict)
     """By pool, the trouble that was told last."""
+    _decided: dict[object, _Decided] = field(default_factory=dict)
     _is_stopping: bool = False
     _summary: list[str] = field(default_factory=list)
 
@@ -123,6 +134,7 @@ class UpScreen:
         lines += self._of_batch(batch)
         for at, entry in waiting:
             lines += self._of_event(entry, at)
+        lines += self._of_repeats(is_last=is_last)
         lines += self._of_deaths(is_last=is_last)
         now = self.clock.monotonic()
         told = self._failures.rest() if is_last else self._failures.due(now=now)
@@ -184,7 +196,15 @@ class UpScreen:
             return []
         if self._is_repeated(entry):
             return []
-        lines = [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
+        before: list[str] = []
+        if entry.get("event") == events.POOL_DECIDED and not self.reader.is_whole:
+            known = self._decided.get(entry.get("pool"))
+            if known is not None and repeats({**entry, "at": at}, {**known.entry, "at": known.at}):
+                self._decided[entry.get("pool")] = _Decided(entry, at, known.repeats + 1)
+                return []
+            before = self._of_decided(known)
+            self._decided[entry.get("pool")] = _Decided(entry, at)
+        lines = before + [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
         if entry.get("event") != events.WORK_COUNTED:
             return lines
         self._summary = lines  # the last line, behind counts and deaths that are told at the end
@@ -200,6 +220,23 @@ class UpScreen:
             and entry.get("current") == entry.get("target")
             and entry.get("why") == self._troubles.get(entry.get("pool"))
         )
+
+    def _of_repeats(self, *, is_last: bool) -> list[str]:
+        """Return the lines of decisions that were repeated and are not any more."""
+        now = self.clock.wall_seconds()
+        over = [one for one in self._decided.values() if is_last or now - one.at > MOMENT_SECONDS]
+        lines = [line for one in over for line in self._of_decided(one)]
+        for one in over:
+            one.repeats = 0
+        return lines
+
+    def _of_decided(self, decided: _Decided | None) -> list[str]:
+        """Return the line of a decision that was repeated since it was shown, with how often."""
+        if decided is None or not decided.repeats:
+            return []
+        times = counted(decided.repeats, "more time", "more times")
+        found = [replace(line, text=f"{line.text} ({times})") for line in fleet_lines(decided.entry, self.reader)]
+        return [shown for line in found for shown in self.layout.lines(line, at=decided.at)]
 
     def _death(self, entry: Mapping[str, object], at: float) -> _Death:
         ago, held = entry.get("seconds_ago"), entry.get("held")

@@ -11,12 +11,9 @@ from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import ready_in, trends_of_pools
 from queue_core.console.sparkline import sparkline
 from queue_core.http_api.fleet_paths import FLEET, PRESENT_WORKERS
+from queue_core.http_api.recent_deaths import MAX_DEATHS_COUNTED, describe_deaths
 from queue_core.http_api.values import Json
-from queue_core.process.wording import counted, shown_setting
-
-RECENT_SECONDS: Final = 600.0
-"""How long a worker's failure is among the alerts."""
-MAX_DEATHS_COUNTED: Final = 100
+from queue_core.process.wording import counted
 
 
 async def overview(call: PageCall) -> Mapping[str, object]:
@@ -83,14 +80,8 @@ async def _alerts_of_deaths(call: PageCall) -> list[Alert]:
     if "/v1/deaths" not in call.paths:
         return []
     found = await call.get("/v1/deaths", query=[("failures", "true"), ("limit", str(MAX_DEATHS_COUNTED))])
-    since = call.now_seconds - RECENT_SECONDS
-    recent = [one for one in cast("list[Json]", found["deaths"]) if float(cast("float", one["at"])) > since]
-    if not recent:
-        return []
-    many = "at least " if len(recent) == MAX_DEATHS_COUNTED else ""
-    last = f"{recent[0]['worker']}: {recent[0].get('detail') or recent[0]['cause']}"
-    within = f"{many}{counted(len(recent), 'worker')} died within {shown_setting(RECENT_SECONDS)}"
-    return [("bad", f"{within}; last {last}", "deaths")]
+    told = describe_deaths(cast("list[Json]", found["deaths"]), now_seconds=call.now_seconds)
+    return [("bad", told, "deaths")] if told else []
 
 
 def _alerts_of_pools(pools: list[Json]) -> list[Alert]:

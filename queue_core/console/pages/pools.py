@@ -9,6 +9,7 @@ from queue_core.console.api import ApiProblemError, quoted, refused
 from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.same_as import curl, towline
+from queue_core.http_api.folded_decisions import folded
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
 
@@ -47,7 +48,7 @@ async def pool(call: PageCall) -> Mapping[str, object]:
         "at": at,
         "decision": decision,
         "inputs": [(words, decision[name]) for name, words in _INPUTS if decision and name in decision],
-        "decisions": decisions,
+        "decisions": folded(decisions),
         "points": _points(decisions, decision, call.now_seconds),
         "workers": workers["workers"],
         "held": _held(cast("list[Json]", workers["workers"])),

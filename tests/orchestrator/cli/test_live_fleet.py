@@ -190,3 +190,14 @@ def test_the_fleet_over_http_needs_a_token_and_has_no_line_of_a_worker(tmp_path:
         assert "secret" not in told.out
     finally:
         listener.stop()
+
+
+def test_workers_lists_those_that_failed_and_none_that_finished_when_asked(towline: Commands) -> None:
+    files = StateDir(towline.folder / ".towline")
+    files.path.mkdir(exist_ok=True)
+    files.write_snapshot(a_snapshot())
+    files.deaths.append({"worker": "resize-old", "pool": "resize", "cause": "crashed", "detail": "exit code 1"})
+    for number in range(9):
+        files.deaths.append({"worker": f"resize-{number}", "pool": "resize", "cause": "drained"})
+    told = cast("dict[str, list[Json]]", towline("workers", "--json").json)
+    assert [one["worker"] for one in told["deaths"]] == ["resize-old"]

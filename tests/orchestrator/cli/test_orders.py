@@ -128,10 +128,33 @@ def test_why_tells_what_was_seen_what_decided_and_what_held_it(past: Commands) -
     assert "no task was measured yet (2 s are assumed), a start takes 2.5 s" in told
 
 
+def test_one_dead_task_and_one_draining_worker_are_counted_as_one(past: Commands) -> None:
+    files, now = StateDir(past.folder / ".towline"), SystemMonotonicClock().wall_seconds()
+    decision = {"pool": "resize", "rule": "hold", "current": 2, "target": 2, "why": "nothing to change", "ready": 0}
+    decision |= {"in_flight": 2, "delayed": 0, "dead": 1, "busy": 2, "idle": 0, "starting": 0, "draining": 1}
+    files.decisions.append({"at": now - 60, **decision})
+    told = past("why", "resize", "--at", "10s").out
+    assert "seen: 0 ready, 2 in flight, 0 delayed, 1 dead task\n" in told
+    assert "seen: 2 busy, 0 idle, 0 starting, 1 draining worker\n" in told
+
+
 def test_why_at_a_time_tells_the_decision_that_was_in_force(past: Commands) -> None:
     assert "seen: 2 ready" in past("why", "resize", "--at", "2h").out
     assert "900 wait" in past("why", "resize", "--at", "10m").out
     assert "no decision is on record before" in past("why", "resize", "--at", "4h").err
+
+
+def test_the_same_decision_four_times_in_a_second_is_told_once_with_a_count(past: Commands) -> None:
+    files, now = StateDir(past.folder / ".towline"), SystemMonotonicClock().wall_seconds()
+    for number in range(4):
+        told = {"pool": "resize", "rule": "backlog", "current": number, "target": 4, "why": f"{9 - number} waiting"}
+        files.decisions.append({"at": now - 9 + number / 4, **told})
+    lines = [line for line in past("why", "resize").out.splitlines() if "backlog:" in line]
+    assert [line.split("  ", 2)[2].split() for line in lines] == [
+        ["0", "->", "4", "backlog:", "6", "waiting", "(x4)"],
+    ]
+    kept = cast("dict[str, list[object]]", past("why", "resize", "--last", "4", "--json").json)
+    assert len(kept["decisions"]) == 4
 
 
 def test_a_decision_is_made_again_from_what_was_kept(past: Commands) -> None:

@@ -48,9 +48,10 @@ def a_fleet(pools: Sequence[str] = POOLS, *, workers: int = 9, **changes: object
         }
         for number in range(workers if pools else 0)
     ]
-    decision = {"at": NOON, "pool": "resize", "current": 1, "target": 2, "why": "3 ready and nobody to lease them"}
+    decided = {"pool": "resize", "current": 1, "target": 2, "why": "3 ready and nobody to lease them"}
+    decisions = [{**decided, "at": NOON - 60 * number} for number in range(9)]
     snapshot: Json = {"phase": "leading", "url": "http://127.0.0.1:7878", "pools": shown, "workers": listed}
-    return replace(ShownFleet(snapshot, True, 0.3, shown_at=NOON, decisions=[decision] * 9), **changes)  # type: ignore[arg-type]
+    return replace(ShownFleet(snapshot, True, 0.3, shown_at=NOON, decisions=decisions), **changes)  # type: ignore[arg-type]
 
 
 def lines_of(columns: int, lines: int, view: TopView | None = None, fleet: ShownFleet | None = None) -> list[str]:
@@ -83,6 +84,14 @@ def test_a_wide_terminal_shows_all_of_it_with_bars() -> None:
         assert part in text
     assert "more" not in text
     assert text.count("3 ready and nobody to lease them") == 5
+
+
+def test_a_decision_that_was_made_four_times_in_a_second_is_one_line_with_a_count() -> None:
+    decided = {"pool": "resize", "target": 8, "why": "4 tasks waiting"}
+    decisions = [{**decided, "at": NOON - number / 4, "current": 3 - number} for number in range(4)]
+    text = "\n".join(lines_of(130, 40, fleet=a_fleet(decisions=decisions)))
+    assert text.count("4 tasks waiting") == 1
+    assert "0 -> 8: 4 tasks waiting (x4)" in text
 
 
 @given(
@@ -233,3 +242,14 @@ def test_a_frame_leaves_nothing_of_the_one_before() -> None:
     assert frame_of(["a", "b"], size, clears=False) == "\x1b[1;1H\x1b[2Ka\x1b[2;1H\x1b[2Kb\x1b[3;1H\x1b[J"
     assert frame_of(["a", "b", "c", "d"], size, clears=True).startswith("\x1b[2J")
     assert "d" not in frame_of(["a", "b", "c", "d"], size, clears=False)
+
+
+def test_deaths_of_the_last_minutes_are_named_beside_the_pools() -> None:
+    killed = [{"at": NOON - n, "worker": f"resize-{n}", "detail": "ended by SIGKILL"} for n in range(5)]
+    long_ago = {"at": NOON - 700, "worker": "resize-old", "detail": "exit code 1"}
+    text = "\n".join(lines_of(130, 40, fleet=a_fleet(deaths=[*killed, long_ago])))
+    assert "! 5 workers died within 10 min; last resize-0: ended by SIGKILL" in text
+    assert "! 1 worker died within 10 min; last resize-1" in "\n".join(
+        lines_of(130, 40, fleet=a_fleet(deaths=killed[1:2]))
+    )
+    assert "died" not in "\n".join(lines_of(130, 40, fleet=a_fleet(deaths=[long_ago])))

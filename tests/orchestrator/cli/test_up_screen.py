@@ -287,3 +287,16 @@ def test_a_reload_names_each_change_and_what_waits_for_a_restart() -> None:
     refused = {"event": events.SUPERVISOR_RELOAD_REFUSED, "level": "error", "mistakes": ["towline.yaml:3: no"]}
     (line,) = fleet_lines(refused, EventReader())
     assert line.more == ("towline.yaml:3: no",)
+
+
+def test_a_decision_that_is_made_again_within_a_moment_is_counted(file: TextIO) -> None:
+    stage = ScreenStage(file)
+    again = {**DECIDED, "target": 6, "why": "84 tasks waiting, no worker running"}
+    for current in (0, 2, 4):
+        stage.screen.take({**again, "current": current})
+    assert stage.shown() == ["resize     0 -> 6: 84 tasks waiting, no worker running"]
+    stage.clock.advance(3.5)
+    assert stage.shown() == ["resize     4 -> 6: 84 tasks waiting, no worker running (2 more times)"]
+    assert stage.shown(is_last=True) == []
+    stage.screen.take({**again, "current": 5})
+    assert stage.shown() == ["resize     5 -> 6: 84 tasks waiting, no worker running"]

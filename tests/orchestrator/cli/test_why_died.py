@@ -58,6 +58,27 @@ def test_without_a_worker_the_latest_deaths_are_listed_newest_first(towline: Com
     assert len(towline("why-died", "--last", "1", "--json").json["deaths"]) == 1  # type: ignore[call-overload,index]
 
 
+def test_workers_that_finished_when_asked_are_listed_only_on_request(towline: Commands) -> None:
+    asked = a_death("resize-asked", cause="drained", detail="asked to finish: its settings changed")
+    recycled = a_death("resize-recycled", cause="finished", detail="finished by itself: 7 tasks done, at most 7")
+    bury(
+        towline,
+        a_death("resize-killed"),
+        a_death("resize-amid", a_held("t1"), cause="finished", detail="exit code 0, in the middle of its work"),
+        a_death("resize-early", cause="finished", detail="finished by itself", failed_start=True),
+        asked,
+        recycled,
+    )
+
+    def listed(*options: str) -> list[str]:
+        return [line.split(" ago ")[1].split()[0] for line in towline("why-died", *options).out.splitlines()]
+
+    assert listed() == ["resize-early", "resize-amid", "resize-killed"]
+    assert listed("--last", "1") == ["resize-early"]
+    assert listed("--all", "--last", "2") == ["resize-recycled", "resize-asked"]
+    assert "no deaths" not in towline("why-died", "--all").err
+
+
 def test_without_deaths_it_says_so(towline: Commands) -> None:
     told = towline("why-died")
     assert (told.code, told.out) == (0, "")

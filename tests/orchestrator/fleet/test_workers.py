@@ -158,17 +158,39 @@ def test_an_exit_has_a_cause(state: str, ended: AnExit, cause: Cause) -> None:
 @pytest.mark.parametrize(
     ("ended", "held", "cause"),
     [
-        pytest.param(AnExit("w1", code=EXIT_FINISHED), 0, Cause.FINISHED, id="it has finished"),
         pytest.param(AnExit("w1", code=EXIT_FINISHED), 1, Cause.FINISHED, id="in the middle of its work"),
         pytest.param(AnExit("w1"), 0, Cause.DRAINED, id="adopted"),
         pytest.param(AnExit("w1", signal=signal.SIGSEGV), 1, Cause.SIGNALLED, id="a fault"),
     ],
 )
-def test_a_worker_that_finishes_was_not_asked_to_end(ended: AnExit, held: int, cause: Cause) -> None:
+def test_a_worker_that_ends_amid_its_tasks_was_not_asked_to_end(ended: AnExit, held: int, cause: Cause) -> None:
     fleet = finishing(a_fleet(a_worker("w1", "busy")), "w1", now=NOW)
     left, death = exited(fleet, ended, now=NOW, held=held)
     assert (death.cause, death.failed_start, left.workers) == (cause, False, {})
     assert ("in the middle of its work" in death.detail) == (held > 0 and cause is Cause.FINISHED)
+
+
+@pytest.mark.parametrize("reason", ["", "retired by its supervisor"])
+def test_a_worker_that_ends_once_its_tasks_are_done_says_for_what_it_was_asked_to_finish(reason: str) -> None:
+    lines = [f'{{"event":"worker.drained","reason":"{reason}","code":0}}'] if reason else []
+    fleet = finishing(a_fleet(a_worker("w1", "busy")), "w1", now=NOW, why="its settings changed")
+    _, death = exited(fleet, AnExit("w1", code=EXIT_FINISHED, last_lines=lines), now=NOW, held=0)
+    assert (death.cause, death.detail) == (Cause.DRAINED, "asked to finish: its settings changed")
+
+
+def test_a_worker_keeps_the_first_reason_for_which_it_was_asked_to_finish() -> None:
+    fleet = finishing(a_fleet(a_worker("w1", "busy")), "w1", now=NOW, why="tasks.py changed after its start")
+    fleet = observe(fleet, a_sample())
+    fleet = draining(fleet, "w1", grace_seconds=30, now=NOW, why="its tasks are done")
+    _, death = exited(fleet, AnExit("w1", code=EXIT_FINISHED), now=NOW)
+    assert death.detail == "asked to finish: tasks.py changed after its start"
+
+
+def test_a_worker_with_a_successor_is_said_to_be_replaced_and_for_what() -> None:
+    fleet = joined(a_fleet(a_worker("w1")), worker="w2", ref="r", spec_digest=DIGEST, spawned_at=NOW, replaces="w1")
+    fleet = draining(fleet, "w1", grace_seconds=30, now=NOW, why="its settings changed")
+    _, death = exited(fleet, AnExit("w1", code=EXIT_FINISHED), now=NOW)
+    assert (death.cause, death.detail) == (Cause.DRAINED, "replaced by w2: its settings changed")
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,8 @@ def test_failures_alone_are_listed_without_workers_that_were_asked_to_finish(sit
 
     assert "resize-idle" in names()
     assert names(failures="true") == ["resize-dead2", "resize-dead1", "resize-dead0"]
+    fleet = cast("list[Json]", site.get("/v1/fleet")[1]["deaths"])
+    assert [one["worker"] for one in fleet] == ["resize-dead2", "resize-dead1", "resize-dead0"]
 
 
 def test_deaths_are_listed_without_a_line_of_theirs_and_told_whole_to_whom_may_read_events(site: Site) -> None:

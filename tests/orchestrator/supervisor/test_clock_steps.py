@@ -30,7 +30,13 @@ def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: flo
     clock = ManualMonotonicClock()
     now = clock.monotonic()
     old = a_worker(
-        "old", "draining", ref="pid:1@2/3", deadline_at=Monotonic(now + 20), spawned_at=now - 7, replaced_by="new"
+        "old",
+        "draining",
+        ref="pid:1@2/3",
+        deadline_at=Monotonic(now + 20),
+        spawned_at=now - 7,
+        replaced_by="new",
+        leaves_for="its settings changed",
     )
     (tmp_path / "state").mkdir()
     a_writer(tmp_path / "state", clock).update([managed(a_fleet(old), a_pool())], phase="leading")
@@ -40,7 +46,7 @@ def test_a_grace_goes_on_whatever_the_clock_was_set_to(tmp_path: Path, step: flo
     (handle,) = later.roster()
     assert handle.spawned_at == pytest.approx(now - 7, abs=0.2)
     (memory,) = later.memories().values()
-    assert memory.replaced_by == "new"
+    assert (memory.replaced_by, memory.leaves_for) == ("new", "its settings changed")
     assert memory.leaves_by == pytest.approx(now + 20, abs=0.2)
 
 

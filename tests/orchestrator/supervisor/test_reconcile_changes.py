@@ -51,6 +51,21 @@ def test_changed_settings_replace_workers_new_before_old(stage: ReconcilerStage)
     stage.turn()
     assert stage.runtime.calls == [("spawn", "resize-2"), ("drain", old)]
     assert stage.source.retired == {old}
+    stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    (death,) = stage.files.read_deaths(limit=9)
+    assert (death["cause"], death["detail"]) == ("drained", "replaced by resize-2: its settings changed")
+
+
+def test_a_worker_without_a_successor_also_says_that_the_settings_changed(stage: ReconcilerStage) -> None:
+    (old,) = stage.with_workers(1)
+    stage.set_pools(a_pool(least=1, most=1, surge=0, env={"COLOUR": "blue"}))
+    stage.turn()
+    assert ("drain", old) in stage.runtime.calls
+    stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
+    stage.turn()
+    (death,) = stage.files.read_deaths(limit=9)
+    assert (death["cause"], death["detail"]) == ("drained", "asked to finish: its settings changed")
 
 
 def test_workers_of_an_application_that_changed_are_replaced_new_before_old(stage: ReconcilerStage) -> None:
@@ -74,6 +89,9 @@ def test_workers_of_an_application_that_changed_are_replaced_new_before_old(stag
     ]
     stage.runtime.end(old, now=stage.clock.monotonic(), code=0)
     stage.runtime.calls.clear()
+    stage.turn()
+    (death,) = stage.files.read_deaths(limit=9)
+    assert (death["cause"], death["detail"]) == ("drained", "replaced by resize-2: tasks.py changed after its start")
     stage.set_pools(a_pool(least=1))
     stage.turn()
     assert stage.runtime.calls == []  # the new one has the new file
