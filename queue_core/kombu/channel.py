@@ -15,8 +15,14 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
-from queue_core.config.celery_names import ignored_arguments, is_of_one_consumer, label_of, store_name
-from queue_core.errors import InvalidRequestError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
+from queue_core.config.celery_names import expiry_refused, ignored_arguments, is_of_one_consumer, label_of, store_name
+from queue_core.errors import (
+    InvalidRequestError,
+    InvalidSettingError,
+    StoreUnavailableError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
     NEAR_SECONDS,
@@ -108,7 +114,10 @@ class TowlineChannel(virtual.Channel):
         arguments: dict[str, Any] | None = None,
         **_: Any,
     ) -> queue_declare_ok_t:
-        """Create a queue, or with `passive` only look whether there is one."""
+        """Create a queue, or with `passive` only look whether there is one.
+
+        Raises `InvalidSettingError` for a queue of the store with `expires`: its tasks are not deleted by themselves.
+        """
         name = queue or f"amq.gen-{uuid()}"
         given = arguments or {}
         if not passive and (ignored := ignored_arguments(given)):
@@ -129,6 +138,8 @@ class TowlineChannel(virtual.Channel):
             if auto_delete:
                 self._auto_delete.add(name)
         else:
+            if "x-expires" in given and not is_of_one_consumer(name):
+                raise InvalidSettingError(expiry_refused(name))
             self._transport.mailbox_names.discard(name)
             label = label_of(name, namespace=self._transport.address.namespace)
             spec = self._transport.options.spec(self._store_name(name), given, label=label)
