@@ -34,6 +34,7 @@ from queue_core.kombu.envelope import (
     stamped,
     task_of,
     text_of,
+    text_without_tag,
 )
 from queue_core.kombu.keeper import Ending, GivenBack
 from queue_core.kombu.malformed import MalformedMessageError, message_in
@@ -281,14 +282,18 @@ class TowlineChannel(virtual.Channel):
 
     def basic_publish(self, message: KombuMessage, exchange: str, routing_key: str, **_: Any) -> None:
         """Add a task for each durable queue that the message is for, and put it into the mailboxes that it is for."""
-        publication = taken_from(message["properties"])
+        left = self._transport.broker.left
+        kept = taken_from(message["properties"])
         self._inplace_augment_message(message, exchange, routing_key)
+        repeated = left.take(partial(text_without_tag, message), channel=self)
+        publication = kept or repeated or Publication()
         try:
             if publication.queues is None:
                 publication.queues = self._routed(message, exchange, routing_key)
             if publication.queues:
                 self._add(publication.queues, message, publication)
         except StoreUnavailableError:
+            left.leave(text_without_tag(message), publication, channel=self)
             left_in(message["properties"], publication)
             raise
 

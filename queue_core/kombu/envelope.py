@@ -86,6 +86,12 @@ def text_of(message: KombuMessage) -> str:
         return _written({**message, "properties": properties})
 
 
+def text_without_tag(message: KombuMessage) -> str:
+    """Return a message as JSON without its delivery tag, which is another in each try to publish it."""
+    properties = {name: value for name, value in message["properties"].items() if name != "delivery_tag"}
+    return text_of({**message, "properties": properties})
+
+
 def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 

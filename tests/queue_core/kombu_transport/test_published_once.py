@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 import queue_core.kombu  # noqa: F401 - registers the transport
 from queue_core.api import Queue, Queues
 from queue_core.connect import open_queues
+from queue_core.errors import OutcomeUnknownError
 from queue_core.kombu.broker import close_brokers
 from queue_core.stores import open_store
 from tests.celery.sites import ServerProcess
@@ -124,6 +125,32 @@ def test_a_publish_whose_repeats_are_lost_too_says_so_and_is_there_once(
         app.send_task("work", retry=False)
     assert count_of(queue) == 1
     app.close()
+
+
+@pytest.mark.parametrize("fates", [[LOST, LOST], [LOST, LOST, "pass", LOST, LOST], [LOST, LOST, "drop", "drop"]])
+def test_a_publish_that_is_repeated_as_a_whole_is_there_once(
+    served: tuple[Queues, CuttingProxy], fates: list[Fate]
+) -> None:
+    queues, proxy = served
+    with kombu.Connection(f"towline+{proxy.url}") as connection, connection.Producer() as producer:
+        producer.publish("first", routing_key="jobs", declare=[kombu.Queue("jobs")])
+        ensured = connection.ensure(producer, producer.publish, max_retries=5, interval_start=0)
+        for number in range(1, 4):
+            proxy.fates.extend(fates)
+            ensured("hello", routing_key="jobs", headers={"from": "here"})
+            proxy.fates.clear()
+            assert count_of(queues.queue("jobs")) == 1 + number
+
+
+def test_a_publish_after_one_in_doubt_that_was_given_up_is_another(served: tuple[Queues, CuttingProxy]) -> None:
+    queues, proxy = served
+    with kombu.Connection(f"towline+{proxy.url}") as connection, connection.Producer() as producer:
+        producer.publish("first", routing_key="jobs", declare=[kombu.Queue("jobs")])
+        proxy.fates.extend([LOST, LOST])
+        with pytest.raises(OutcomeUnknownError):
+            producer.publish("hello", routing_key="jobs")
+        producer.publish("hello", routing_key="jobs")
+        assert count_of(queues.queue("jobs")) == 3
 
 
 def test_two_messages_that_are_alike_are_two(served: tuple[Queues, CuttingProxy]) -> None:
