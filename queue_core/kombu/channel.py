@@ -32,6 +32,7 @@ from queue_core.kombu.envelope import (
     near_eta_of,
     posted_of,
     stamped,
+    tag_of,
     task_of,
     text_of,
     text_without_tag,
@@ -286,7 +287,8 @@ class TowlineChannel(virtual.Channel):
         kept = taken_from(message["properties"])
         self._inplace_augment_message(message, exchange, routing_key)
         repeated = left.take(partial(text_without_tag, message), channel=self)
-        publication = kept or repeated or Publication()
+        publication = kept or repeated or Publication(tag=message["properties"]["delivery_tag"])
+        message["properties"]["delivery_tag"] = publication.tag
         try:
             if publication.queues is None:
                 publication.queues = self._routed(message, exchange, routing_key)
@@ -429,6 +431,8 @@ class TowlineChannel(virtual.Channel):
             except MalformedMessageError as error:
                 _log.warning(events.MESSAGE_MALFORMED, queue=letter.queue, reason=str(error))
                 continue
+            if not self._transport.broker.seen.take(letter.queue, tag_of(parsed)):
+                continue
             if not no_ack:
                 self._letters[tag] = letter
             message = stamped(parsed, delivery_tag=tag, deliveries=1)
@@ -504,6 +508,8 @@ class TowlineChannel(virtual.Channel):
 
     def put_back(self, letter: Popped) -> None:
         """Put a message back into its mailbox."""
+        message = message_in(letter.text.encode("utf-8", "surrogatepass"))
+        self._transport.broker.seen.give_back(letter.queue, tag_of(message))
         self._transport.mailboxes.put(letter.queue, Posted(letter.text))
 
     def acknowledge(self, tag: str) -> None:

@@ -129,6 +129,12 @@ def stamped(message: KombuMessage, *, delivery_tag: str, deliveries: int) -> Kom
     return message
 
 
+def tag_of(message: KombuMessage) -> str:
+    """Return the delivery tag that a message's publisher gave it; "" for none."""
+    tag = message["properties"].get("delivery_tag")
+    return tag if isinstance(tag, str) else ""
+
+
 def is_celery_task(message: KombuMessage) -> bool:
     """Return whether a message is a call of a Celery task."""
     return "task" in (message.get("headers") or {})

@@ -29,11 +29,13 @@ class Publication:
         calls: the numbers of its calls that may have been sent, each by the queue that it names.
         done: the queues that have it.
         queues: those it is for, once its exchange has told them.
+        tag: the message's delivery tag, by which a mailbox's consumer knows a repeat.
     """
 
     calls: dict[str, Session] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     queues: Sequence[str] | None = None
+    tag: str = ""
 
 
 def taken_from(properties: dict[str, Any]) -> Publication | None:

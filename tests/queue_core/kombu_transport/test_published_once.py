@@ -4,13 +4,14 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import kombu
 import pytest
 from celery import Celery
+from kombu import Message
 from kombu.exceptions import OperationalError
 
 import queue_core.kombu  # noqa: F401 - registers the transport
@@ -140,6 +141,42 @@ def test_a_publish_that_is_repeated_as_a_whole_is_there_once(
             ensured("hello", routing_key="jobs", headers={"from": "here"})
             proxy.fates.clear()
             assert count_of(queues.queue("jobs")) == 1 + number
+
+
+@pytest.mark.parametrize("is_ensured", [False, True])
+def test_a_broadcast_whose_answer_was_lost_reaches_each_consumer_once(
+    served: tuple[Queues, CuttingProxy],
+    is_ensured: bool,
+) -> None:
+    _, proxy = served
+    everybody = kombu.Exchange("everybody", "fanout")
+    boxes = [kombu.Queue(name, everybody, durable=False, auto_delete=True) for name in ("one", "two")]
+    with kombu.Connection(f"towline+{proxy.url}") as reading, kombu.Connection(f"towline+{proxy.url}") as writing:
+        taken: list[tuple[str, Message]] = []
+        consumer = reading.Consumer(
+            boxes, callbacks=[lambda body, message: taken.append((body, message))], accept=["json"]
+        )
+        consumer.consume()
+        producer = writing.Producer()
+        policy = {"max_retries": 5, "interval_start": 0}
+        publish = writing.ensure(producer, producer.publish, **policy) if is_ensured else producer.publish
+        options = {} if is_ensured else {"retry": True, "retry_policy": policy}
+        for body in ("a", "b", "c"):
+            proxy.fates.extend([LOST] * 2)
+            publish(body, exchange=everybody, serializer="json", **options)
+            proxy.fates.clear()
+        publish("last", exchange=everybody, serializer="json", **options)
+
+        def drained() -> list[str]:
+            with suppress(TimeoutError):
+                while True:
+                    reading.drain_events(timeout=0)
+            return [body for body, _ in taken]
+
+        eventually(lambda: drained().count("last") == 2)
+        assert sorted(drained()) == ["a", "a", "b", "b", "c", "c", "last", "last"]
+        taken[0][1].requeue()
+        eventually(lambda: drained().count("a") == 3)
 
 
 def test_a_publish_after_one_in_doubt_that_was_given_up_is_another(served: tuple[Queues, CuttingProxy]) -> None:
