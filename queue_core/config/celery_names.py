@@ -124,7 +124,16 @@ HONOURED_ARGUMENTS: Final = frozenset(
         "x-queue-type",
     }
 )
-"""Arguments of a queue that have their effect here, or that say where RabbitMQ keeps it."""
+"""Arguments of a queue that have their effect here, or that say where RabbitMQ keeps it. A queue of the store is
+refused with `x-expires`."""
+
+
+def expiry_refused(queue: str) -> str:
+    """Return why a queue of the store can't be declared with `expires`, and what to write instead."""
+    return (
+        f"queue {queue} is durable and has expires (x-expires): it is refused, as Towline deletes no tasks that nobody"
+        " ran; leave expires out, or declare the queue with durable=False"
+    )
 
 
 def ignored_arguments(arguments: Iterable[str]) -> list[str]:

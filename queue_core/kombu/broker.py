@@ -22,7 +22,8 @@ from queue_core.kombu.mailbox_access import MailboxAccess, ServedMailboxes
 from queue_core.kombu.near_tasks import NearTasks
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.kombu.options import TransportOptions
-from queue_core.kombu.publication import Publication, PublishSessions, client_call
+from queue_core.kombu.publication import LeftPublications, Publication, PublishSessions, client_call
+from queue_core.kombu.seen_letters import SeenLetters
 from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
 from queue_core.process import forking
 from queue_core.task import ANY, NewTask, QueueSpec
@@ -61,6 +62,8 @@ class KombuBroker:
         self.warned_queues: set[str] = set()
         """Queues of which it was logged that some of their arguments have no effect."""
         self._sessions = PublishSessions()
+        self.left = LeftPublications()
+        self.seen = SeenLetters()
         self._pausing = Event()
         self._known: dict[str, QueueSpec] = {}
         self._mailbox_names: dict[str, set[str]] = {}

@@ -15,8 +15,14 @@ from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
 from queue_core.clock import Instant
-from queue_core.config.celery_names import ignored_arguments, is_of_one_consumer, label_of, store_name
-from queue_core.errors import InvalidRequestError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
+from queue_core.config.celery_names import expiry_refused, ignored_arguments, is_of_one_consumer, label_of, store_name
+from queue_core.errors import (
+    InvalidRequestError,
+    InvalidSettingError,
+    StoreUnavailableError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import (
     NEAR_SECONDS,
@@ -26,8 +32,10 @@ from queue_core.kombu.envelope import (
     near_eta_of,
     posted_of,
     stamped,
+    tag_of,
     task_of,
     text_of,
+    text_without_tag,
 )
 from queue_core.kombu.keeper import Ending, GivenBack
 from queue_core.kombu.malformed import MalformedMessageError, message_in
@@ -108,7 +116,10 @@ class TowlineChannel(virtual.Channel):
         arguments: dict[str, Any] | None = None,
         **_: Any,
     ) -> queue_declare_ok_t:
-        """Create a queue, or with `passive` only look whether there is one."""
+        """Create a queue, or with `passive` only look whether there is one.
+
+        Raises `InvalidSettingError` for a queue of the store with `expires`: its tasks are not deleted by themselves.
+        """
         name = queue or f"amq.gen-{uuid()}"
         given = arguments or {}
         if not passive and (ignored := ignored_arguments(given)):
@@ -129,6 +140,8 @@ class TowlineChannel(virtual.Channel):
             if auto_delete:
                 self._auto_delete.add(name)
         else:
+            if "x-expires" in given and not is_of_one_consumer(name):
+                raise InvalidSettingError(expiry_refused(name))
             self._transport.mailbox_names.discard(name)
             label = label_of(name, namespace=self._transport.address.namespace)
             spec = self._transport.options.spec(self._store_name(name), given, label=label)
@@ -270,14 +283,19 @@ class TowlineChannel(virtual.Channel):
 
     def basic_publish(self, message: KombuMessage, exchange: str, routing_key: str, **_: Any) -> None:
         """Add a task for each durable queue that the message is for, and put it into the mailboxes that it is for."""
-        publication = taken_from(message["properties"])
+        left = self._transport.broker.left
+        kept = taken_from(message["properties"])
         self._inplace_augment_message(message, exchange, routing_key)
+        repeated = left.take(partial(text_without_tag, message), channel=self)
+        publication = kept or repeated or Publication(tag=message["properties"]["delivery_tag"])
+        message["properties"]["delivery_tag"] = publication.tag
         try:
             if publication.queues is None:
                 publication.queues = self._routed(message, exchange, routing_key)
             if publication.queues:
                 self._add(publication.queues, message, publication)
         except StoreUnavailableError:
+            left.leave(text_without_tag(message), publication, channel=self)
             left_in(message["properties"], publication)
             raise
 
@@ -413,6 +431,8 @@ class TowlineChannel(virtual.Channel):
             except MalformedMessageError as error:
                 _log.warning(events.MESSAGE_MALFORMED, queue=letter.queue, reason=str(error))
                 continue
+            if not self._transport.broker.seen.take(letter.queue, tag_of(parsed)):
+                continue
             if not no_ack:
                 self._letters[tag] = letter
             message = stamped(parsed, delivery_tag=tag, deliveries=1)
@@ -488,6 +508,8 @@ class TowlineChannel(virtual.Channel):
 
     def put_back(self, letter: Popped) -> None:
         """Put a message back into its mailbox."""
+        message = message_in(letter.text.encode("utf-8", "surrogatepass"))
+        self._transport.broker.seen.give_back(letter.queue, tag_of(message))
         self._transport.mailboxes.put(letter.queue, Posted(letter.text))
 
     def acknowledge(self, tag: str) -> None:

@@ -86,6 +86,12 @@ def text_of(message: KombuMessage) -> str:
         return _written({**message, "properties": properties})
 
 
+def text_without_tag(message: KombuMessage) -> str:
+    """Return a message as JSON without its delivery tag, which is another in each try to publish it."""
+    properties = {name: value for name, value in message["properties"].items() if name != "delivery_tag"}
+    return text_of({**message, "properties": properties})
+
+
 def _written(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
@@ -121,6 +127,12 @@ def stamped(message: KombuMessage, *, delivery_tag: str, deliveries: int) -> Kom
         "delivery_count": deliveries,
     }
     return message
+
+
+def tag_of(message: KombuMessage) -> str:
+    """Return the delivery tag that a message's publisher gave it; "" for none."""
+    tag = message["properties"].get("delivery_tag")
+    return tag if isinstance(tag, str) else ""
 
 
 def is_celery_task(message: KombuMessage) -> bool:

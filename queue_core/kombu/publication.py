@@ -6,8 +6,10 @@ carries the session and number of the first try, so it adds nothing a second tim
 
 import math
 import secrets
+import threading
+import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -27,22 +29,58 @@ class Publication:
         calls: the numbers of its calls that may have been sent, each by the queue that it names.
         done: the queues that have it.
         queues: those it is for, once its exchange has told them.
+        tag: the message's delivery tag, by which a mailbox's consumer knows a repeat.
     """
 
     calls: dict[str, Session] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     queues: Sequence[str] | None = None
+    tag: str = ""
 
 
-def taken_from(properties: dict[str, Any]) -> Publication:
-    """Return the publication of a message: a new one, unless an earlier try left its own."""
+def taken_from(properties: dict[str, Any]) -> Publication | None:
+    """Return the publication that an earlier try of a message left in its properties; None for a first try."""
     found = properties.pop(_MEMBER, None)
-    return found if isinstance(found, Publication) else Publication()
+    return found if isinstance(found, Publication) else None
 
 
 def left_in(properties: dict[str, Any], publication: Publication) -> None:
     """Leave a publication to the next try of its message."""
     properties[_MEMBER] = publication
+
+
+class LeftPublications:
+    """The last publication of each thread, if its outcome is in doubt. Thread-safe.
+
+    `Connection.ensure(producer, producer.publish)` repeats the whole publish with new properties, over a new channel:
+    the same message of the same thread is the same publication then. Over the channel that it failed on, it is another.
+    """
+
+    def __init__(self) -> None:
+        self._last = threading.local()
+        forking.renew_after_forks(self)
+
+    def renew_after_fork(self) -> None:
+        """Leave the parent's to the parent."""
+        self._last = threading.local()
+
+    def leave(self, message: str, publication: Publication, *, channel: object) -> None:
+        """Leave a publication to the next publish of this thread.
+
+        Args:
+            message: as JSON, without what is new in each try.
+            channel: the one that it failed on.
+        """
+        self._last.one = (message, publication, weakref.ref(channel))
+
+    def take(self, message: Callable[[], str], *, channel: object) -> Publication | None:
+        """Return the publication that this message repeats, and forget it; None for a new message."""
+        left: tuple[str, Publication, weakref.ref[object]] | None = getattr(self._last, "one", None)
+        if left is None:
+            return None
+        self._last.one = None
+        of_message, publication, failed = left
+        return publication if failed() is not channel and message() == of_message else None
 
 
 class PublishSessions:

@@ -3,6 +3,7 @@
     python -m tests.celery.throughput                     the table: pools x settings x brokers
     python -m tests.celery.throughput --pools prefork --tasks 2000 --rounds 5
     python -m tests.celery.throughput --countdown 100000  a worker's memory beside tasks that are due in an hour
+    python -m tests.celery.throughput --publish 1000      publishing alone: one by one, by an exchange, and as a group
 
 Brokers take turns within each round, as the machine's load changes. CPU seconds a task are steadier than rates.
 """
@@ -13,14 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Final
 
+import kombu
 import psutil
-from celery import Celery
+from celery import Celery, group
 from redis import Redis
 
 import queue_core.kombu  # noqa: F401 - registers the transport
@@ -305,6 +308,66 @@ def countdown(tasks: int, *, pool: str = "prefork") -> Delayed:
     return Delayed(tasks, before, after, stats.delayed, stats.in_flight, is_running)
 
 
+PUBLISHED_LEAST = 0.8
+"""Of Redis' rate, with a sync of the disk for each message at both."""
+
+
+def publish_one_by_one(app: Celery, count: int) -> None:
+    for _ in range(count):
+        app.send_task("note", (0.0,))
+
+
+def publish_by_exchange(app: Celery, count: int) -> None:
+    queue = kombu.Queue("routed", kombu.Exchange("routes", "topic"), routing_key="note.#")
+    with app.producer_pool.acquire(block=True) as producer:
+        for _ in range(count):
+            app.send_task(
+                "note", (0.0,), producer=producer, exchange=queue.exchange, routing_key="note.a", declare=[queue]
+            )
+
+
+def publish_group(app: Celery, count: int) -> None:
+    group(app.signature("note", (0.0,)) for _ in range(count)).apply_async()
+
+
+WAYS: Final[Mapping[str, Callable[[Celery, int], None]]] = {
+    "one by one": publish_one_by_one,
+    "exchange": publish_by_exchange,
+    "group": publish_group,
+}
+
+
+def publishing(count: int, rounds: int) -> Iterator[str]:
+    """Publish to Redis, which syncs its disk for each message, and to a strict store, in turns; yield the medians."""
+    found: dict[tuple[str, str], list[tuple[float, float, float]]] = {}
+    with tempfile.TemporaryDirectory() as folder, brokers(Path(folder), ("redis", "strict")) as running:
+        with Redis.from_url(running["redis"].url) as client:
+            client.config_set("appendonly", "yes")
+            client.config_set("appendfsync", "always")
+        apps = {name: Celery("producer", broker=one.url) for name, one in running.items()}
+        for app in apps.values():
+            app.conf.task_ignore_result = True
+            for publish in WAYS.values():
+                publish(app, 2)
+        for _ in range(rounds):
+            for way, publish in WAYS.items():
+                for name, app in apps.items():
+                    before = cpu_of(running[name].process), time.process_time(), CLOCK.monotonic()
+                    publish(app, count)
+                    after = cpu_of(running[name].process), time.process_time(), CLOCK.monotonic()
+                    broker_cpu, own_cpu, seconds = (late - soon for late, soon in zip(after, before, strict=True))
+                    of_way = found.setdefault((way, name), [])
+                    of_way.append((count / seconds, 1000 * own_cpu / count, 1000 * broker_cpu / count))
+        for app in apps.values():
+            app.close()
+    for (way, name), runs in found.items():
+        rate, own, broker = (median(column) for column in zip(*runs, strict=True))
+        ratio = median(one[0] / other[0] for one, other in zip(runs, found[way, "redis"], strict=True))
+        missed = "" if ratio >= PUBLISHED_LEAST else "  MISSED"
+        figures = f"{rate:7.0f}/s {ratio:6.2f} of redis  own {own:5.2f} ms  broker {broker:5.2f} ms"
+        yield f"{way:10} {name:8} {figures}{missed}"
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -314,7 +377,11 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, default=1500)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--countdown", type=int, default=0)
+    parser.add_argument("--publish", type=int, default=0)
     given = parser.parse_args()
+    if given.publish:
+        sys.stdout.writelines(f"{line}\n" for line in publishing(given.publish, given.rounds))
+        return
     if given.countdown:
         sys.stdout.write(f"{countdown(given.countdown)}\n")
         return

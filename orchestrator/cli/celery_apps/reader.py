@@ -87,11 +87,12 @@ def running(app: Any, seconds: float) -> dict[str, Any]:
 
 
 def arguments_of(queue: Any) -> list[str]:
-    """Return the names of a queue's arguments, as RabbitMQ has them."""
+    """Return the names of a queue's arguments, as RabbitMQ has them; `x-expires` of a durable queue only."""
     from kombu.transport.base import to_rabbitmq_queue_arguments
 
     own = {name: getattr(queue, name, None) for name in ("expires", "message_ttl", "max_length", "max_length_bytes")}
-    return sorted(to_rabbitmq_queue_arguments(queue.queue_arguments or {}, **own))
+    names = set(to_rabbitmq_queue_arguments(queue.queue_arguments or {}, **own))
+    return sorted(names if queue.durable and not queue.exclusive else names - {"x-expires"})
 
 
 def plain(value: Any) -> Any:

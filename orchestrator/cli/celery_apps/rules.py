@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from orchestrator.cli.celery_apps.facts import DEFAULT_VISIBILITY_SECONDS, CeleryFacts
-from queue_core.config.celery_names import ignored_arguments
+from queue_core.config.celery_names import expiry_refused, ignored_arguments, is_of_one_consumer
 from queue_core.process.wording import counted, shown_setting
 
 SHOWN_TASKS: Final = 3
@@ -46,6 +46,7 @@ def risks(facts: CeleryFacts, *, pool: str = "", grace_seconds: float | None = N
         *_cancelled(facts),
         *_delivered_twice(facts),
         *_not_stored(facts),
+        *_refused(facts),
         *_ignored(facts),
         *_beyond_grace(facts, pool, grace_seconds),
         *_results(facts),
@@ -165,6 +166,13 @@ def _not_stored(facts: CeleryFacts) -> Iterator[CeleryRisk]:
     if facts.broker in ("amqp", "amqps", "pyamqp") and facts.settings.get("task_default_delivery_mode") in _TRANSIENT:
         said = "task_default_delivery_mode is transient: tasks that wait are lost when RabbitMQ restarts"
         yield CeleryRisk("warn", said, "task_default_delivery_mode = 'persistent'")
+
+
+def _refused(facts: CeleryFacts) -> Iterator[CeleryRisk]:
+    """Find durable queues that are to be deleted by themselves: declaring one fails."""
+    for queue, arguments in sorted(facts.queues.items()) if facts.is_on_towline else ():
+        if "x-expires" in arguments and not is_of_one_consumer(queue):
+            yield CeleryRisk("bad", expiry_refused(queue), f"leave expires out of queue {queue}, or durable=False")
 
 
 def _ignored(facts: CeleryFacts) -> Iterator[CeleryRisk]:

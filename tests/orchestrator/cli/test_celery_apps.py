@@ -4,9 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import kombu
 import pytest
 
 from orchestrator.cli.celery_apps.facts import CeleryFacts, CeleryTask, as_run
+from orchestrator.cli.celery_apps.reader import arguments_of
 from orchestrator.cli.celery_apps.reading import AppUnreadableError, read_app
 from orchestrator.cli.celery_apps.rules import risks
 from tests.support.commands import Commands, run_program
@@ -91,7 +93,7 @@ def test_an_app_that_loses_nothing_is_well(facts: CeleryFacts) -> None:
             id="cut by its time limit",
         ),
         pytest.param(
-            replace(TOWLINE, queues={"mail": ["x-dead-letter-exchange", "x-expires", "x-max-length", "x-overflow"]}),
+            replace(TOWLINE, queues={"mail": ["x-dead-letter-exchange", "x-max-length", "x-overflow"]}),
             "queue mail: x-dead-letter-exchange, x-max-length, x-overflow has no effect in Towline; dead tasks stay",
             "`towline redrive` runs dead tasks again; `total_storage_limit`",
             id="arguments of queues without an effect",
@@ -163,6 +165,27 @@ def test_what_loses_tasks_is_told_with_the_line_to_write(facts: CeleryFacts, wor
     assert one.level == "warn"
     assert words in one.found
     assert fix in one.fix
+
+
+def test_a_durable_queue_that_is_to_expire_is_told_before_it_is_refused() -> None:
+    queues = {"mail": ["x-expires"], "bcast.8a1f2b3c-1111-2222-3333-444455556666": ["x-expires"]}
+    (one,) = risks(replace(TOWLINE, queues=queues))
+    assert (one.level, one.fix) == ("bad", "leave expires out of queue mail, or durable=False")
+    assert "queue mail is durable and has expires (x-expires): it is refused" in one.found
+    assert [risk.level for risk in risks(replace(REDIS, queues=queues))] == ["ok"]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"expires": 60}, ["x-expires"]),
+        ({"queue_arguments": {"x-expires": 1}}, ["x-expires"]),
+        ({"expires": 60, "durable": False}, []),
+        ({"expires": 60, "exclusive": True, "max_length": 3}, ["x-max-length"]),
+    ],
+)
+def test_an_expiry_is_read_of_durable_queues_only(options: dict[str, Any], names: list[str]) -> None:
+    assert arguments_of(kombu.Queue("mail", **options)) == names
 
 
 def test_tasks_that_no_worker_gets_are_bad() -> None:

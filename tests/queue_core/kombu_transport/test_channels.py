@@ -361,12 +361,9 @@ def test_a_delivery_limit_of_a_queue_is_its_max_leases(connect: Connect) -> None
     assert {spec.name: spec.max_leases for spec in broker.queues.queues()}[store_name("my_jobs")] == 7
 
 
-@pytest.mark.parametrize("options", [{"auto_delete": True}, {"expires": 60}, {"auto_delete": True, "expires": 60}])
-def test_a_durable_queue_is_kept_in_the_store_though_it_is_to_go_by_itself(
-    connect: Connect, options: dict[str, Any]
-) -> None:
+def test_a_durable_queue_with_auto_delete_is_kept_in_the_store(connect: Connect) -> None:
     connection = connect()
-    queue = jobs(**options)
+    queue = jobs(auto_delete=True)
     publish(connection, queue, "one", "two")
     inbox = Inbox(connection, queue, prefetch=1)
     assert inbox.drain() == ["one"]
@@ -374,6 +371,37 @@ def test_a_durable_queue_is_kept_in_the_store_though_it_is_to_go_by_itself(
     connection.close()
     stats = stored(connection, "my_jobs").stats()
     assert stats.ready + stats.in_flight == 2
+
+
+@pytest.mark.parametrize(
+    "options", [{"expires": 60}, {"auto_delete": True, "expires": 60}, {"queue_arguments": {"x-expires": 60_000}}]
+)
+def test_a_durable_queue_that_is_to_expire_is_refused_when_it_is_declared(
+    connect: Connect, options: dict[str, Any]
+) -> None:
+    connection = connect()
+    with pytest.raises(InvalidSettingError, match="queue my_jobs is durable and has expires") as refused:
+        publish(connection, jobs(**options), "one")
+    assert isinstance(refused.value, connection.channel_errors)
+    assert not isinstance(refused.value, connection.connection_errors)
+    assert store_name("my_jobs") not in {spec.name for spec in connection.transport.broker.queues.queues()}
+
+
+def test_a_queue_of_the_store_is_not_declared_again_with_an_expiry(connect: Connect) -> None:
+    connection = connect()
+    publish(connection, jobs(), "one")
+    with pytest.raises(InvalidSettingError, match="expires"):
+        jobs(expires=60, durable=False)(connection.channel()).declare()
+    assert stored(connection, "my_jobs").stats().ready == 1
+
+
+@pytest.mark.parametrize("options", [{"durable": False}, {"exclusive": True}])
+def test_a_queue_in_memory_may_expire(connect: Connect, options: dict[str, Any]) -> None:
+    connection = connect()
+    queue = jobs(expires=60, **options)
+    publish(connection, queue, "one")
+    assert Inbox(connection, queue).drain() == ["one"]
+    assert store_name("my_jobs") not in {spec.name for spec in connection.transport.broker.queues.queues()}
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,6 @@ def test_arguments_without_an_effect_are_named_once(connect: Connect) -> None:
         "x-dead-letter-exchange": "dead",
         "x-max-length": 3,
         "x-overflow": "reject-publish",
-        "x-expires": 60_000,
     }
     queue = kombu.Queue("limited", queue_arguments=arguments)
     with capture_logs() as logs:

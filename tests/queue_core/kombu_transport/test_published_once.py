@@ -4,18 +4,20 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import kombu
 import pytest
 from celery import Celery
+from kombu import Message
 from kombu.exceptions import OperationalError
 
 import queue_core.kombu  # noqa: F401 - registers the transport
 from queue_core.api import Queue, Queues
 from queue_core.connect import open_queues
+from queue_core.errors import OutcomeUnknownError
 from queue_core.kombu.broker import close_brokers
 from queue_core.stores import open_store
 from tests.celery.sites import ServerProcess
@@ -124,6 +126,68 @@ def test_a_publish_whose_repeats_are_lost_too_says_so_and_is_there_once(
         app.send_task("work", retry=False)
     assert count_of(queue) == 1
     app.close()
+
+
+@pytest.mark.parametrize("fates", [[LOST, LOST], [LOST, LOST, "pass", LOST, LOST], [LOST, LOST, "drop", "drop"]])
+def test_a_publish_that_is_repeated_as_a_whole_is_there_once(
+    served: tuple[Queues, CuttingProxy], fates: list[Fate]
+) -> None:
+    queues, proxy = served
+    with kombu.Connection(f"towline+{proxy.url}") as connection, connection.Producer() as producer:
+        producer.publish("first", routing_key="jobs", declare=[kombu.Queue("jobs")])
+        ensured = connection.ensure(producer, producer.publish, max_retries=5, interval_start=0)
+        for number in range(1, 4):
+            proxy.fates.extend(fates)
+            ensured("hello", routing_key="jobs", headers={"from": "here"})
+            proxy.fates.clear()
+            assert count_of(queues.queue("jobs")) == 1 + number
+
+
+@pytest.mark.parametrize("is_ensured", [False, True])
+def test_a_broadcast_whose_answer_was_lost_reaches_each_consumer_once(
+    served: tuple[Queues, CuttingProxy],
+    is_ensured: bool,
+) -> None:
+    _, proxy = served
+    everybody = kombu.Exchange("everybody", "fanout")
+    boxes = [kombu.Queue(name, everybody, durable=False, auto_delete=True) for name in ("one", "two")]
+    with kombu.Connection(f"towline+{proxy.url}") as reading, kombu.Connection(f"towline+{proxy.url}") as writing:
+        taken: list[tuple[str, Message]] = []
+        consumer = reading.Consumer(
+            boxes, callbacks=[lambda body, message: taken.append((body, message))], accept=["json"]
+        )
+        consumer.consume()
+        producer = writing.Producer()
+        policy = {"max_retries": 5, "interval_start": 0}
+        publish = writing.ensure(producer, producer.publish, **policy) if is_ensured else producer.publish
+        options = {} if is_ensured else {"retry": True, "retry_policy": policy}
+        for body in ("a", "b", "c"):
+            proxy.fates.extend([LOST] * 2)
+            publish(body, exchange=everybody, serializer="json", **options)
+            proxy.fates.clear()
+        publish("last", exchange=everybody, serializer="json", **options)
+
+        def drained() -> list[str]:
+            with suppress(TimeoutError):
+                while True:
+                    reading.drain_events(timeout=0)
+            return [body for body, _ in taken]
+
+        eventually(lambda: drained().count("last") == 2)
+        assert sorted(drained()) == ["a", "a", "b", "b", "c", "c", "last", "last"]
+        taken[0][1].requeue()
+        eventually(lambda: drained().count("a") == 3)
+
+
+def test_a_publish_after_one_in_doubt_that_was_given_up_is_another(served: tuple[Queues, CuttingProxy]) -> None:
+    queues, proxy = served
+    with kombu.Connection(f"towline+{proxy.url}") as connection, connection.Producer() as producer:
+        producer.publish("first", routing_key="jobs", declare=[kombu.Queue("jobs")])
+        proxy.fates.extend([LOST, LOST])
+        with pytest.raises(OutcomeUnknownError):
+            producer.publish("hello", routing_key="jobs")
+        producer.publish("hello", routing_key="jobs")
+        assert count_of(queues.queue("jobs")) == 3
 
 
 def test_two_messages_that_are_alike_are_two(served: tuple[Queues, CuttingProxy]) -> None:
