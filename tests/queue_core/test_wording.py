@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from queue_core.process.wording import (
     counted,
+    describe_held,
     iso_instant,
     shown_ago,
     shown_ahead,
@@ -118,3 +119,11 @@ def test_counts_have_their_noun_and_separated_thousands() -> None:
 )
 def test_a_measured_size_has_about_two_digits(size: int, shown: str) -> None:
     assert shown_bytes(size) == shown
+
+
+def test_what_limits_hold_back_is_waiting_and_never_called_ready() -> None:
+    by = "max_in_flight: 2"
+    assert describe_held(leasable=0, held=5, by=by) == "5 waiting, all limited by max_in_flight: 2: none can be leased"
+    assert describe_held(leasable=0, held=1, by=by) == "1 waiting, limited by max_in_flight: 2: none can be leased"
+    some = describe_held(leasable=3, held=5, by=by)
+    assert some == "8 waiting, 5 of them limited by max_in_flight: 2: 3 can be leased"
