@@ -79,3 +79,42 @@ def test_a_group_in_a_batch_is_added_by_one_call_and_once_if_its_answer_is_lost(
     assert len(proxy.fates) == 1
     assert queues.queue("celery").stats().ready == 201
     app.close()
+
+
+def test_a_batch_in_doubt_says_so_and_is_there_once(counted: tuple[Queues, CuttingProxy]) -> None:
+    from kombu.exceptions import BatchPublishError
+
+    queues, proxy = counted
+    with kombu.Connection(f"towline+{proxy.url}") as connection:
+        producer = connection.Producer(serializer="json")
+        producer.publish("first", routing_key="jobs", declare=[JOBS])
+        with pytest.raises(BatchPublishError, match="may be there"), producer.batch():
+            for number in range(5):
+                producer.publish(str(number), routing_key="jobs", retry=True)
+            proxy.fates.extend(["lose answer", "lose answer"])
+    assert queues.queue("jobs").stats().ready == 6
+
+
+def test_a_full_batch_is_added_before_it_ends(counted: tuple[Queues, CuttingProxy]) -> None:
+    queues, proxy = counted
+    with kombu.Connection(f"towline+{proxy.url}") as connection:
+        producer = connection.Producer(serializer="json")
+        producer.publish("first", routing_key="jobs", declare=[JOBS])
+        with producer.batch(max_size=2):
+            for number in range(5):
+                producer.publish(str(number), routing_key="jobs")
+            assert queues.queue("jobs").stats().ready == 5
+            for _ in range(2):
+                producer.publish("x" * (3 << 20), routing_key="jobs")
+            assert queues.queue("jobs").stats().ready == 7
+    assert queues.queue("jobs").stats().ready == 8
+
+
+def test_a_queue_that_was_deleted_is_created_for_a_batch(connect: Connect) -> None:
+    connection = connect()
+    producer = connection.Producer(serializer="json")
+    producer.publish("first", routing_key="jobs", declare=[JOBS])
+    connection.transport.broker.queues.delete_queue("jobs")
+    with producer.batch():
+        producer.publish("second", routing_key="jobs")
+    assert bodies(connect(), JOBS) == ["second"]
