@@ -159,6 +159,16 @@ class KombuBroker:
                 self.create_queue(create(name))
             self._add(names, task, publication)
 
+    def add_many(self, name: str, tasks: Sequence[NewTask], *, create: Callable[[str], QueueSpec]) -> None:
+        """Add tasks to a queue by one call: all of them or none. See `add`."""
+        publication = Publication()
+        try:
+            self._add_to(name, list(tasks), publication, key=name)
+        except UnknownQueueError:
+            self.refresh()
+            self.create_queue(create(name))
+            self._add_to(name, list(tasks), publication, key=name)
+
     def _add(self, names: Sequence[str], task: NewTask, publication: Publication) -> None:
         if len(names) > 1 and not publication.done:
             try:

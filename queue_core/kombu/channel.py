@@ -40,6 +40,7 @@ from queue_core.kombu.envelope import (
 from queue_core.kombu.keeper import Ending, GivenBack
 from queue_core.kombu.malformed import MalformedMessageError, message_in
 from queue_core.kombu.publication import Publication, left_in, taken_from
+from queue_core.kombu.publish_batch import PublishBatch
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.receiving import LETTER, StrictBase64, receive
 from queue_core.kombu.rounds import ChannelRoom
@@ -48,7 +49,7 @@ from queue_core.log import get_logger
 from queue_core.mailboxes.exchanges import Binding, matches
 from queue_core.mailboxes.mailbox import Popped
 from queue_core.mailboxes.news import Posted
-from queue_core.task import Lease
+from queue_core.task import Lease, NewTask
 
 if TYPE_CHECKING:
     from queue_core.kombu.transport import TowlineTransport
@@ -333,16 +334,37 @@ class TowlineChannel(virtual.Channel):
             _log.info(events.MESSAGE_DROPPED, queue=queue, reason="no such queue")
 
     def _add(self, queues: Sequence[str], message: KombuMessage, publication: Publication) -> None:
-        broker, options = self._transport.broker, self._transport.options
         names = [self._store_name(queue) for queue in queues]
+        task = self._task(names, message)
+        self._transport.broker.add(names, task, publication=publication, create=self._transport.options.spec)
+
+    def _task(self, names: Sequence[str], message: KombuMessage) -> NewTask:
+        broker, delays = self._transport.broker, self._transport.options.eta == "store"
         farthest = broker.max_eta_seconds(names)
-        now, delays = broker.clock.now(), options.eta == "store"
+        now = broker.clock.now()
         near_seconds = NEAR_SECONDS if broker.near.has_place(now=now) else 0
         task = task_of(message, now=now, delays=delays, max_eta_seconds=farthest, near_seconds=near_seconds)
         near_eta = near_eta_of(message.get("headers") or {}, now=now)
         if near_eta is not None and task.eta is None:
             broker.near.add(near_eta)
-        broker.add(names, task, publication=publication, create=options.spec)
+        return task
+
+    def create_publish_batch(self, max_size: int) -> PublishBatch:
+        """Return what kombu's `Producer.batch()` puts messages into."""
+        return PublishBatch(self, max_size)
+
+    def has_task_queue(self, queue: str) -> bool:
+        """Return whether a queue is one of the store."""
+        return self._is_task_queue(queue)
+
+    def prepared_task(self, message: KombuMessage, queue: str) -> NewTask:
+        """Return the task of a message that a batch adds to a queue."""
+        self._inplace_augment_message(message, "", queue)
+        return self._task([self._store_name(queue)], message)
+
+    def add_tasks(self, queue: str, tasks: Sequence[NewTask]) -> None:
+        """Add tasks to a queue, all of them or none."""
+        self._transport.broker.add_many(self._store_name(queue), tasks, create=self._transport.options.spec)
 
     def _is_task_queue(self, queue: str) -> bool:
         """Return whether a queue is one of the store, not a mailbox."""

@@ -64,7 +64,10 @@ class TowlineTransport(VirtualTransport):
     recoverable_connection_errors = connection_errors
     recoverable_channel_errors = ()
     implements = virtual.Transport.implements.extend(
-        asynchronous=True, exchange_type=frozenset(["direct", "topic", "fanout"]), heartbeats=False
+        asynchronous=True,
+        batch_publish=True,
+        exchange_type=frozenset(["direct", "topic", "fanout"]),
+        heartbeats=False,
     )
 
     def __init__(self, client: Any, **kwargs: Any) -> None:

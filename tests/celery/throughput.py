@@ -330,10 +330,17 @@ def publish_group(app: Celery, count: int) -> None:
     group(app.signature("note", (0.0,)) for _ in range(count)).apply_async()
 
 
+def publish_batch(app: Celery, count: int) -> None:
+    members = group(app.signature("note", (0.0,)) for _ in range(count))
+    with app.producer_pool.acquire(block=True) as producer, producer.batch():
+        members.apply_async(producer=producer)
+
+
 WAYS: Final[Mapping[str, Callable[[Celery, int], None]]] = {
     "one by one": publish_one_by_one,
     "exchange": publish_by_exchange,
     "group": publish_group,
+    "batch": publish_batch,
 }
 
 

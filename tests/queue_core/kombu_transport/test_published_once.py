@@ -1,5 +1,6 @@
 """One publish is one task, whatever becomes of the answer: kombu's repeat is the same call."""
 
+import json
 import os
 import signal
 import threading
@@ -279,6 +280,64 @@ def test_a_server_that_stands_still_has_a_task_once(tmp_path: Path, seconds: int
             queue.add(b"and surely so")
             assert count_of(queue) == 4
         app.close()
+    finally:
+        for one in running:
+            one.stop()
+        close_brokers()
+
+
+def test_no_task_is_lost_or_there_twice_when_the_first_of_two_servers_is_killed(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/{free_port()}.db"
+    running = [ServerProcess(store, tmp_path) for _ in range(2)]
+    try:
+        for one in running:
+            one.start()
+        app = Celery(broker="towline+" + ",".join(one.url for one in running))
+        sent = []
+        for number in range(60):
+            if number == 20:
+                running[0].kill()
+            sent.append(app.send_task("work", task_id=f"task-{number}").id)
+        with closing(open_queues(running[1].url)) as queues:
+            leases = queues.queue("celery").lease(1000)
+        assert [json.loads(lease.payload)["headers"]["id"] for lease in leases] == sent
+        app.close()
+    finally:
+        for one in running:
+            one.stop()
+        close_brokers()
+
+
+def test_each_task_ends_once_when_the_server_of_its_consumer_is_killed(tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path}/{free_port()}.db"
+    running = [ServerProcess(store, tmp_path) for _ in range(2)]
+    jobs = kombu.Queue("jobs")
+    try:
+        for one in running:
+            one.start()
+        url = "towline+" + ",".join(one.url for one in running)
+        taken: list[str] = []
+
+        def take(body: str, message: Message) -> None:
+            taken.append(body)
+            message.ack()
+
+        with kombu.Connection(url) as connection:
+            with connection.Producer(serializer="json") as producer:
+                for number in range(40):
+                    producer.publish(str(number), routing_key="jobs", declare=[jobs])
+            consumer = connection.Consumer([jobs], callbacks=[take], accept=["json"])
+            consumer.qos(prefetch_count=4)
+            consumer.consume()
+            while len(taken) < 15:
+                connection.drain_events(timeout=10)
+            running[0].kill()
+            while len(taken) < 40:
+                connection.drain_events(timeout=10)
+        with closing(open_queues(running[1].url)) as queues:
+            stats = queues.queue("jobs").stats()
+            assert (stats.ready, stats.in_flight) == (0, 0)
+        assert sorted(taken, key=int) == [str(number) for number in range(40)]
     finally:
         for one in running:
             one.stop()
