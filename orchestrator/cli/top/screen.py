@@ -91,13 +91,14 @@ def _body(shown: ShownFleet, view: TopView, size: TerminalSize, marks: Marks, *,
     gap = [""] if size.lines >= ROOMY_LINES else []
     concerns = _concerns(shown, pools, size.columns, marks)
     decisions = _decisions(shown, size.columns, marks)[:MAX_DECISIONS]
+    has_deaths = bool(describe_deaths(shown.deaths, now_seconds=shown.shown_at))
     pool_lines, worker_lines = 1 + max(1, len(pools)), 1 + max(1, len(workers))
     rest = room - len(gap) * 2 - min(pool_lines, max(3, room // 2))
     worker_room = max(0, min(worker_lines, rest))
     worker_room = worker_room if worker_room >= 2 else 0  # a head alone says nothing
     pool_room = max(2, min(pool_lines, room - len(gap) * 2 - worker_room))
     spare = room - len(gap) * 2 - pool_room - worker_room
-    concerns = concerns[: max(0, min(len(concerns) if spare > len(concerns) else MAX_CONCERNS, spare))]
+    concerns = concerns[: max(0, min(len(concerns) if spare >= len(concerns) else MAX_CONCERNS + has_deaths, spare))]
     spare -= len(concerns)
     decisions = decisions[: max(0, spare)]
     parts = [
@@ -225,10 +226,10 @@ def _summary(figures: FleetFigures, width: int | None) -> str:
 
 def _concerns(shown: ShownFleet, pools: Sequence[PoolFigures], width: int | None, marks: Marks) -> list[str]:
     """Return recent deaths, unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
-    lines = []
     died = describe_deaths(shown.deaths, now_seconds=shown.shown_at)
-    sentences = replace(shown.figures, pools=tuple(pools)).sentences(notes="all")
-    for text in [*([died] if died else []), *sentences]:
+    # One line: `towline workers` has the rest, and the other sentences keep their room.
+    lines = [marks.style(_to_a_word(clean(f"! {died}"), width), fg="yellow")] if died else []
+    for text in replace(shown.figures, pools=tuple(pools)).sentences(notes="all"):
         lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
 
