@@ -290,7 +290,7 @@ class MemoryTransaction:
         contents = self._open(queue)
         contents.expire(now=now)
         chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
-        for task in chosen:
+        for task in sorted(chosen, key=lambda task: task.eta):  # as the ends of leases are recorded
             if task.state is TaskState.LEASED:
                 contents.end(task, semantics.remove(task, removal, now=now))
             else:

@@ -95,8 +95,9 @@ BEGIN
             SELECT q.id, count(*), 'removed',
                 array_agg(ARRAY[
                     gone.id, gone.leases, greatest(0, gone.leased_at - gone.ready_at), gone.leased_at, gone.added_at
-                ]),
-                array_agg(ARRAY[gone.name, gone.tag, gone.worker]), ARRAY[now], array_agg(why), true
+                ] ORDER BY gone.eta, gone.id),
+                array_agg(ARRAY[gone.name, gone.tag, gone.worker] ORDER BY gone.eta, gone.id),
+                ARRAY[now], array_agg(why), true
             FROM gone WHERE gone.state = 2 HAVING count(*) > 0
         ), held AS (
             UPDATE towline.names AS n SET task = NULL, until = now + round(q.name_retention_seconds * 1000000)::int8

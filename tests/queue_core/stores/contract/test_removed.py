@@ -60,6 +60,18 @@ def test_a_purge_removes_what_runs(store: Store, tags: TagFilter) -> None:
     assert (found.deleted_total, found.in_flight, found.ready) == (0, 0, 0)
 
 
+def test_a_purge_records_leases_in_the_order_in_which_they_would_have_ended(store: Store) -> None:
+    add(store, *[NewTask(name=name) for name in "abc"])
+    for seconds in (9, 3, 6):
+        with store.begin() as transaction:
+            transaction.lease(QUEUE, LeaseRequest(1, seconds, ANY, "w-1"), now=START)
+    with store.begin() as transaction:
+        assert transaction.purge(QUEUE, ANY, limit=10, now=at(1)) == 3
+    with store.read() as transaction:
+        page = transaction.history(QUEUE, names=None, before=None, limit=100, now=at(2))
+    assert [one.name for one in page.leases] == ["a", "c", "b"]  # the newest first
+
+
 def test_a_worker_that_deletes_its_own_task_by_name_has_done_it(store: Store) -> None:
     add(store, NewTask(name="own"), NewTask(name="of another"))
     work(store, 1, worker="w-1")
