@@ -179,11 +179,16 @@ def test_an_answer_that_was_lost_is_told_all_the_same(place: Place, verb: Callab
 
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: str(verb.__name__))
 def test_a_verb_that_did_not_arrive_has_changed_nothing(place: Place, verb: Callable[[Place], Verb]) -> None:
-    act = verb(place)
-    before = place.number("SELECT sum(added + leases + deleted + expired) FROM towline.counts")
-    place.wire.cut_next("drop")
-    with pytest.raises(StoreUnavailableError, match="nothing was changed"):
-        place.do(act)
+    failures: list[StoreUnavailableError] = []
+    while not failures:  # what the store does now and then may come on the same wire, and be dropped in its place
+        act = verb(place)
+        before = place.number("SELECT sum(added + leases + deleted + expired) FROM towline.counts")
+        place.wire.cut_next("drop")
+        try:
+            place.do(act)
+        except StoreUnavailableError as error:
+            failures.append(error)
+    assert "nothing was changed" in str(failures[0])
     assert place.number("SELECT sum(added + leases + deleted + expired) FROM towline.counts") == before
 
 
