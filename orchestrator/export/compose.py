@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from typing import Final, Literal
+from typing import Final, Literal, cast
 from urllib.parse import urlsplit
 
 from orchestrator.config.containers import ContainerSettings
@@ -35,6 +35,9 @@ STOP_SECONDS: Final = 60
 SOCKET: Final = "/var/run/docker.sock"
 _UNIX: Final = "unix://"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
+
+_FROM_COMPOSE: Final = "Compose takes it from its own environment, or from a file .env"
+_IN_SETTINGS: Final = f"it is better a file of runtime.docker.secrets: {SETTINGS_FILE} has its value"
 
 
 def compose(request: ExportRequest) -> ExportedFiles:
@@ -128,6 +131,17 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
     }
     if (token := settings.token("admin", "viewer", "worker")) is not None:  # of commands that are executed in it
         service["environment"] = {"TOWLINE_TOKEN_FILE": f"{SECRETS_FOLDER}/{token.name}"}
+    inherited = {
+        name: pool.name
+        for pool in request.project.pools.values()
+        if pool.runtime_kind == "process"
+        for name in secret_variables(pool)
+    }
+    if inherited:
+        service["environment"] = {
+            **cast("Object", service.get("environment", {})),
+            **{name: f"${{{name}:?a variable of pool {pool}}}" for name, pool in inherited.items()},
+        }
     if sockets:
         volumes += [_socket(path) for path in dict.fromkeys(path for _, path in sockets)]
         service["group_add"] = ["${DOCKER_GROUP:?the number of the group that owns the engine's socket}"]
@@ -167,14 +181,16 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     elif pool.runtime_kind == "process":
         message = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
         found.warn((*path, "runtime"), message)
+        check_secrets(pool, found, where=_FROM_COMPOSE)
     elif pool.runtime.docker is not None:
         _check_way(pool.runtime.docker, (*path, "runtime", "docker"), found)
+        check_secrets(pool, found, where=_IN_SETTINGS)
         if pool.runtime.docker.secrets:
             message = "the supervisor's container does not have these files: mount them there under the same paths"
             found.warn((*path, "runtime", "docker", "secrets"), message)
     else:
         check_placeholders(pool, found)
-        check_secrets(pool, found, where="Compose takes it from its own environment, or from a file .env")
+        check_secrets(pool, found, where=_FROM_COMPOSE)
         if pool.name == QUEUE:
             found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:
@@ -251,7 +267,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         names = ", ".join(f"{one.env}" for one in needed)
         lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
     for pool in request.project.pools.values():
-        if pool.runtime_kind == "external" and (variables := secret_variables(pool)):
+        if pool.runtime.docker is None and (variables := secret_variables(pool)):
             lines += ["", f"There too, those of pool {pool.name} that may be secret: {', '.join(variables)}."]
     files = [one for one in settings.secrets if one.file is not None]
     if files:

@@ -71,7 +71,11 @@ def portable(
     if isinstance(pools, Mapping):
         data["pools"] = {
             name: {
-                **{key: value for key, value in settings.items() if _is_kept(key, value, runtimes[name])},
+                **{
+                    key: _without_secrets(value, request.project.pools[name]) if key == "env" else value
+                    for key, value in settings.items()
+                    if _is_kept(key, value, runtimes[name])
+                },
                 "runtime": runtimes[name],
             }
             for name, settings in pools.items()
@@ -91,6 +95,14 @@ def _is_kept(setting: str, value: object, runtime: object) -> bool:
     if setting == "env":  # of workers that others start, the supervisor needs none, and they may be secrets
         return runtime != "external"
     return setting != "start" or runtime == "process"
+
+
+def _without_secrets(variables: object, pool: PoolSpec) -> object:
+    """Return a pool's `env` without what may be secret, where its workers inherit that from their supervisor."""
+    if not isinstance(variables, Mapping) or pool.runtime_kind != "process":
+        return variables
+    secret = secret_variables(pool)
+    return {name: text for name, text in variables.items() if name not in secret}
 
 
 def _place_store(

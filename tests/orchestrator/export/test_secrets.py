@@ -52,6 +52,26 @@ def test_no_exported_file_has_the_value_of_a_variable_that_may_be_secret(platfor
     assert [line for line in files.warnings if "pools.resize.env" in line and ", ".join(SECRET) in line]
 
 
+def test_processes_under_compose_inherit_what_may_be_secret_from_their_supervisor() -> None:
+    text = EXTERNAL.replace("runtime: external", "runtime: process")
+    files = exported("compose", text)
+    assert [one for one in files.files.values() if "secret-" in one or "Zx81secret5" in one] == []
+    given = yaml.safe_load(files.files["compose.yaml"])["services"]["towline"]["environment"]
+    assert {name: given[name] for name in SECRET} == {
+        name: f"${{{name}:?a variable of pool resize}}" for name in SECRET
+    }
+    kept = yaml.safe_load(files.files[SETTINGS_FILE])["pools"]["resize"]["env"]
+    assert sorted(kept) == ["LEVEL", "REGION"]
+    assert [line for line in files.warnings if "pools.resize.env" in line and ", ".join(SECRET) in line]
+
+
+def test_variables_of_containers_that_may_be_secret_are_named() -> None:
+    text = EXTERNAL.replace("runtime: external", "runtime: {docker: {image: shop}}")
+    (line,) = [line for line in exported("compose", text).warnings if "pools.resize.env" in line]
+    assert ", ".join(SECRET) in line
+    assert "runtime.docker.secrets" in line
+
+
 def test_a_command_with_a_secret_is_told() -> None:
     command = EXTERNAL.replace("    app: tasks:app\n", "    command: [/bin/work, --password, hunter2]\n")
     for platform in ("keda", "compose", "systemd"):
