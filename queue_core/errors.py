@@ -217,4 +217,4 @@ class StoreCorruptError(StoreError):
 
 
 class StoreVersionError(StoreError):
-    """The store was created by a newer version of the program."""
+    """The store was created by another version of the program, and this one can't read it."""

@@ -57,11 +57,6 @@ class PayloadAllowance:
         """Return how many tasks of these sizes fit, counted from the first: see `semantics.fitting`."""
         return semantics.fitting(sizes, total_bytes=self.total_bytes, each_bytes=self.each_bytes, least=self.least)
 
-    def after(self, sizes: Sequence[int]) -> "PayloadAllowance":
-        """Return the allowance that is left after tasks of these sizes."""
-        taken = sum(sizes) + len(sizes) * self.each_bytes
-        return PayloadAllowance(max(0, self.total_bytes - taken), self.each_bytes, max(0, self.least - len(sizes)))
-
 
 @value
 class LeaseRequest:

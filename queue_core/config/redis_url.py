@@ -1,4 +1,4 @@
-"""Redis URLs, parsed: servers, login, sharding, and the operator's assurances. Pure."""
+"""Redis URLs, parsed: servers, login, and the operator's assurances. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,6 @@ from queue_core.errors import InvalidSettingError
 SERVER_PORT = 6379
 SENTINEL_PORT = 26379
 MAX_DATABASE = 1_000_000
-MAX_SHARDS = 64
 
 FORMS = (
     "redis://[user:password@]host[:port][/database], rediss:// for TLS, redis+unix:///path/to.sock, "
@@ -27,6 +26,10 @@ _KINDS: Mapping[str, Literal["server", "socket", "cluster", "sentinel"]] = {
     "redis+sentinel": "sentinel",
     "rediss+sentinel": "sentinel",
 }
+_NO_SHARDS = (
+    "a queue is stored whole on one node, so it can't be split by ?spread: leave the option out, and give each busy "
+    "queue a node of its own, or use postgresql:"
+)  # ADR 122
 _TLS_FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 
 
@@ -52,7 +55,6 @@ class RedisUrl:
         service: the sentinels' name of the primary.
         tls_files: those given of `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`.
         assumes_durable: the operator asserts that a server which hides its settings is durable.
-        shards: the number of shards per queue, applied when the queue is created.
         shown: the URL without secrets, for logs and errors.
     """
 
@@ -65,7 +67,6 @@ class RedisUrl:
     tls_files: tuple[tuple[str, str], ...] = ()
     service: str = ""
     assumes_durable: bool = False
-    shards: tuple[tuple[str, int], ...] = ()
     shown: str = ""
 
 
@@ -96,7 +97,6 @@ def parse_url(url: str) -> RedisUrl:
         tuple((name, options[name]) for name in _TLS_FILES if name in options),
         service,
         options.get("assume_durable") == "true",
-        _shards(options.get("spread", ""), shown),
         shown,
     )
 
@@ -108,15 +108,15 @@ def without_login(url: str) -> str:
 
 
 def _options(query: str, shown: str, *, is_tls: bool, is_socket: bool) -> dict[str, str]:
-    known = (
-        {"assume_durable", "spread"} | (set(_TLS_FILES) if is_tls else set()) | ({"database"} if is_socket else set())
-    )
+    known = {"assume_durable"} | (set(_TLS_FILES) if is_tls else set()) | ({"database"} if is_socket else set())
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError:
         _refuse(shown, "its ?options are malformed")
     options: dict[str, str] = {}
     for name, value in pairs:
+        if name == "spread":
+            _refuse(shown, _NO_SHARDS)
         if name not in known:
             _refuse(shown, f"unknown option {name!r}; there are {', '.join(sorted(known))}")
         if name in options or not value:
@@ -125,17 +125,6 @@ def _options(query: str, shown: str, *, is_tls: bool, is_socket: bool) -> dict[s
     if options.get("assume_durable", "true") != "true":
         _refuse(shown, "assume_durable must be 'true' or left out")
     return options
-
-
-def _shards(text: str, shown: str) -> tuple[tuple[str, int], ...]:
-    """Parse `thumbs:8,mails:4`, the number of shards of each queue."""
-    shards: dict[str, int] = {}
-    for part in text.split(",") if text else ():
-        queue, _, size = part.partition(":")
-        if not queue or queue in shards or not (size.isascii() and size.isdigit() and 2 <= int(size) <= MAX_SHARDS):
-            _refuse(shown, f"spread is a list of queues with 2 to {MAX_SHARDS} shards each, thumbs:8,mails:4: {part!r}")
-        shards[queue] = int(size)
-    return tuple(shards.items())
 
 
 def _path(kind: str, path: str, options: Mapping[str, str], shown: str) -> tuple[str, int]:

@@ -6,7 +6,7 @@ functions of its own library. A refusal is raised as the store's error.
 
 import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from struct import Struct, pack, unpack_from
@@ -87,7 +87,6 @@ class Calls:
     def __init__(self, client: RedisClient, signals: RedisSignals, *, in_cluster: bool) -> None:
         self.client = client
         self.in_cluster = in_cluster
-        self.forget: Callable[[str], None] = lambda _: None
         self.signals = signals
         self.is_repeatable = False
         self.admitted = Admitted()
@@ -141,10 +140,6 @@ class Calls:
         self.admitted.entries.clear()
         return entries
 
-    def note_waiters(self, queue: str) -> None:
-        """Note that the queue may have waiters, so that tasks which become leasable are published."""
-        self.signals.note_waiters(queue)
-
     def read(self, verb: str, queue: str, *args: Cell) -> bytes:
         """Call a verb that only reads one queue."""
         return self.done(self.client.read(verb, (key_of(queue),), args))
@@ -174,11 +169,8 @@ class Calls:
         raise StoreCorruptError(f"{self.client.url}: a Redis function gave an unknown answer: {chr(letter)!r}")
 
     def unknown(self, name: str) -> UnknownQueueError:
-        """Return the error for a queue that does not exist; for a shard it names the sharded queue."""
-        queue = name.partition(":")[0]
-        self.forget(queue)
-        known = {each.partition(":")[0] for each in self.names()}
-        return UnknownQueueError.among(queue, sorted(known)[:5])
+        """Return the error for a queue that does not exist."""
+        return UnknownQueueError.among(name, sorted(self.names())[:5])
 
     def names(self) -> list[str]:
         """Return the names of all queues, oldest first; a queue that is being dropped may be among them."""
@@ -198,7 +190,6 @@ class IdempotentCalls(Calls):
 
     def __init__(self, calls: Calls, call: ClientCall) -> None:
         super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
-        self.forget = calls.forget
         self.is_repeatable = True
         self.admitted = calls.admitted
         self._session = f"c.{call.session}"

@@ -2,7 +2,6 @@
 
 import heapq
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from struct import Struct, pack, unpack_from
 
 from queue_core import semantics
@@ -133,23 +132,9 @@ def samples(calls: Calls, queue: str, *, after: int, limit: int) -> Samples:
     return Samples(finished, first + number, missed=after < dropped)
 
 
-@dataclass(frozen=True, slots=True)
-class NumberedHistory:
-    """A page of the history of a queue, and the number under which each ended lease was recorded."""
-
-    page: History
-    numbers: tuple[int, ...]
-
-    def position_after(self, taken: int) -> int:
-        """Return the cursor behind the first `taken` ended leases; 1, which is before all: there are no more."""
-        if taken == len(self.numbers):
-            return self.page.next_before or 1
-        return self.numbers[taken] + 1
-
-
 def history(
     calls: Calls, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant
-) -> NumberedHistory:
+) -> History:
     """See `Transaction.history`. Takes several calls where much is to be examined, so that none takes long."""
     spec = settings_of(calls, queue)
     oldest_at = max(0, later(now, -spec.history_seconds))
@@ -167,9 +152,8 @@ def history(
             found.append((number, parse_finished(queue, data, at - size)[0]))
         if not cursor or len(found) > limit:
             break
-    numbers, leases = zip(*found[:limit], strict=True) if found[:limit] else ((), ())
     next_before = found[limit][0] + 1 if len(found) > limit else None
-    return NumberedHistory(History(tuple(leases), next_before), tuple(numbers))
+    return History(tuple([lease for _, lease in found[:limit]]), next_before)
 
 
 _HISTORY = Struct(">QQQQIB")

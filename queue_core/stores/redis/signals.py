@@ -9,7 +9,6 @@ import hashlib
 import re
 from bisect import insort
 from collections import deque
-from collections.abc import Callable
 from itertools import count as counter
 from secrets import token_hex
 from threading import Condition, Lock
@@ -17,6 +16,7 @@ from threading import Condition, Lock
 from queue_core.errors import StoreError
 from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.client.pubsub import PubSub
+from queue_core.stores.redis.keys import key_of
 from queue_core.task import TagFilter
 
 MAX_IDLE = 1000
@@ -31,12 +31,8 @@ _MESSAGE = re.compile(r"([0-9]+)([-+].*)", re.DOTALL)
 class RedisSignals:
     """`Signals` over sharded pub/sub. Publishing costs no call when no caller waits."""
 
-    def __init__(self, client: RedisClient, key_of: Callable[[str], str]) -> None:
-        """Args:
-        key_of: returns the key of a queue, with which the keys of its waiters begin.
-        """
+    def __init__(self, client: RedisClient) -> None:
         self._client = client
-        self._key_of = key_of
         self._begin()
 
     def _begin(self) -> None:
@@ -87,7 +83,7 @@ class RedisSignals:
             waiters[number] = waiter
             name = self._channel_of(queue)
             self._queues[name] = queue
-        if self._pubsub.open(name, self._key_of(queue), timeout_seconds=OPEN_SECONDS):
+        if self._pubsub.open(name, key_of(queue), timeout_seconds=OPEN_SECONDS):
             with contextlib.suppress(StoreError):
                 self._register(queue, [waiter])
         return waiter
@@ -118,14 +114,14 @@ class RedisSignals:
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def _wake(self, queue: str, label: str, count: int) -> None:
-        self._client.call_hint("wake", [self._key_of(queue)], [label, count])
+        self._client.call_hint("wake", [key_of(queue)], [label, count])
 
     def _register(self, queue: str, waiters: "list[RedisSubscription]") -> list[bool]:
         """Register waiters with Redis; return for each whether it was unknown there."""
         cells: list[str | int] = []
         for waiter in waiters:
             cells += (waiter.text, waiter.active_at)
-        answer = self._client.call_hint("register_waiters", [self._key_of(queue)], cells)
+        answer = self._client.call_hint("register_waiters", [key_of(queue)], cells)
         now, *unknown = answer if isinstance(answer, list) else [0]
         for waiter in waiters:
             if not waiter.active_at and isinstance(now, int):
@@ -134,7 +130,7 @@ class RedisSignals:
 
     def _unregister(self, waiter: "RedisSubscription") -> bool:
         try:
-            self._client.call_hint("unregister_waiters", [self._key_of(waiter.queue)], [waiter.text])
+            self._client.call_hint("unregister_waiters", [key_of(waiter.queue)], [waiter.text])
         except StoreError:
             self._stale[waiter.number] = waiter
             return False
@@ -142,7 +138,7 @@ class RedisSignals:
         return True
 
     def _channel_of(self, queue: str) -> str:
-        return f"{self._key_of(queue)}:e:{self._process}"
+        return f"{key_of(queue)}:e:{self._process}"
 
     # -- in the pub/sub thread ------------------------------------------------------------------------------------
 

@@ -15,9 +15,9 @@ from queue_core.stores.redis.bus import PubSubBus
 from queue_core.stores.redis.calls import VERSION, Calls, library
 from queue_core.stores.redis.check import check
 from queue_core.stores.redis.client.client import RedisClient
-from queue_core.stores.redis.keys import IDENTITY, LAYOUT, key_of
-from queue_core.stores.redis.sharding.transaction import ShardedTransaction
+from queue_core.stores.redis.keys import IDENTITY, LAYOUT, SHARDED
 from queue_core.stores.redis.signals import RedisSignals
+from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.stores.remote_clock import RemoteClock
 from queue_core.verbs import Check
 
@@ -44,14 +44,13 @@ class RedisStore:
         try:
             self._check_version()
             self._identity = self._read_identity()
-            self._signals = RedisSignals(self._client, key_of)
+            self._signals = RedisSignals(self._client)
         except BaseException:
             self._client.close()
             raise
         in_cluster = self._client.target.kind == "cluster"
         self._calls = Calls(self._client, self._signals, in_cluster=in_cluster)
-        self._sharded = ShardedTransaction(self._calls, dict(self._client.target.shards))
-        self._transaction = nullcontext(self._sharded)
+        self._transaction = nullcontext(RedisTransaction(self._calls))
         forking.renew_after_forks(self)
 
     def renew_after_fork(self) -> None:
@@ -93,15 +92,15 @@ class RedisStore:
         """See `Store.unit`."""
         return "verb"
 
-    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
+    def begin(self, unit: Unit = "transaction") -> AbstractContextManager[RedisTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.begin`. Each verb commits by itself: verbs before a failure stay done."""
         return self._transaction
 
-    def within(self, connection: object) -> AbstractContextManager[ShardedTransaction]:  # noqa: ARG002 - the protocol's
+    def within(self, connection: object) -> AbstractContextManager[RedisTransaction]:  # noqa: ARG002 - the protocol's
         """See `Store.within`."""
         raise InvalidRequestError("Redis has no transactions of the caller: leave `connection` out, or use postgresql:")
 
-    def read(self) -> AbstractContextManager[ShardedTransaction]:
+    def read(self) -> AbstractContextManager[RedisTransaction]:
         """See `Store.read`. Each verb is consistent in itself; the queue may change between two verbs."""
         return self._transaction
 
@@ -133,10 +132,7 @@ class RedisStore:
 
     def is_erased(self) -> bool:
         """See `Erasable.is_erased`. In a cluster this checks the node that has the identity's slot."""
-        is_erased = self._client.execute(IDENTITY, "GET", IDENTITY) != self._identity
-        if is_erased:
-            self._sharded.forget()
-        return is_erased
+        return self._client.execute(IDENTITY, "GET", IDENTITY) != self._identity
 
     def mark(self) -> None:
         """See `Erasable.mark`."""
@@ -152,8 +148,15 @@ class RedisStore:
     def _check_version(self) -> None:
         """Check and raise the version of the layout; older programs can't open the store afterwards.
 
-        Raises `StoreVersionError`.
+        Raises `StoreVersionError`, also for a store that has queues in shards.
         """
+        sharded = self._client.execute(SHARDED, "HKEYS", SHARDED)
+        if isinstance(sharded, list) and sharded:
+            names = ", ".join(sorted(name.decode() for name in sharded if isinstance(name, bytes)))
+            raise StoreVersionError(
+                f"{self._client.url} has queues in shards, which this version can't read: {names}. Move them to "
+                "another store with the version that made them (towline migrate), or delete them there"
+            )
         self._client.execute(LAYOUT, "SET", LAYOUT, VERSION, "NX")
         answer = self._client.execute(LAYOUT, "GET", LAYOUT)
         known = int(answer) if isinstance(answer, bytes) else VERSION

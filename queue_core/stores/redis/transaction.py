@@ -172,12 +172,6 @@ class RedisTransaction:
         limit: int,
         now: Instant,
     ) -> History:
-        return self.numbered_history(queue, names=names, before=before, limit=limit, now=now).page
-
-    def numbered_history(
-        self, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int, now: Instant
-    ) -> reads.NumberedHistory:
-        """Return the same with the number of each ended lease: it is the cursor of what was recorded before it."""
         return reads.history(self._calls, queue, names=names, before=before, limit=limit, now=now)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:

@@ -12,7 +12,6 @@ import redis
 from queue_core.errors import StoreUnavailableError
 from queue_core.stores.redis.client import client as client_module
 from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
-from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.signals import RedisSignals
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError
@@ -82,7 +81,7 @@ def signals_on(url: str) -> Iterator[RedisSignals]:
 @contextmanager
 def signals_over(client: RedisClient) -> Iterator[RedisSignals]:
     """Return the same over an existing client."""
-    signals = RedisSignals(client, key_of)
+    signals = RedisSignals(client)
     try:
         yield signals
     finally:

@@ -1,24 +1,17 @@
-"""Redis stores for tests of their internals: repeated calls, a sharded queue, raw commands."""
+"""Redis stores for tests of their internals: repeated calls, raw commands."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
 from itertools import count
 
 import redis
 
 from queue_core.store import Store
-from queue_core.stores import open_store
 from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.client.topology import Key
 from queue_core.stores.redis.keys import key_of
 from queue_core.stores.redis.leases import DELAYED, REQUEST
 from queue_core.stores.redis.store import RedisStore
-from queue_core.task import ANY, Lease, TagFilter
 from tests.support.stores.stores import new_url
-from tests.support.stores.task_builders import QUEUE, a_queue, lease
-
-SHARDS = 3
-SPREAD = f"?spread={QUEUE}:{SHARDS}"
 
 
 def a_redis_store() -> RedisStore:
@@ -64,19 +57,3 @@ def hash_of(store: RedisStore, queue: str) -> dict[bytes, bytes]:
     """Return all fields of a queue's hash."""
     with operator_of(store) as client:
         return client.hgetall(key_of(queue))
-
-
-@contextmanager
-def a_sharded_store(url: str) -> Iterator[Store]:
-    """Open a store whose queue is sharded."""
-    with closing(open_store(url + SPREAD)) as opened:
-        a_queue(opened)
-        yield opened
-
-
-def take_all(store: Store, *, count: int = 4, tags: TagFilter = ANY) -> list[Lease]:
-    """Lease until nothing is left."""
-    taken: list[Lease] = []
-    while some := lease(store, count, tags=tags):
-        taken += some
-    return taken

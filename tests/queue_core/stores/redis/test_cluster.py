@@ -76,14 +76,14 @@ def count_on(client: RedisClient, node: int) -> object:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_verb_does_on_every_node_what_it_does_in_the_reference_store(store: Store, verb: str) -> None:
-    reference, sharded = queues_of(open_store("memory:")), queues_of(store)
+    reference, clustered = queues_of(open_store("memory:")), queues_of(store)
     for node in range(3):
         name = a_queue_on(node)
         VERBS[verb](prepare(reference, name, act_on=reference))
-        VERBS[verb](prepare(sharded, name, act_on=sharded))
+        VERBS[verb](prepare(clustered, name, act_on=clustered))
     for node in range(3):
-        assert look(sharded, a_queue_on(node)) == look(reference, a_queue_on(node))
-    assert [spec.name for spec in sharded.queues()] == [spec.name for spec in reference.queues()]
+        assert look(clustered, a_queue_on(node)) == look(reference, a_queue_on(node))
+    assert [spec.name for spec in clustered.queues()] == [spec.name for spec in reference.queues()]
     assert store.check().problems == ()
 
 

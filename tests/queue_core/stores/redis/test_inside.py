@@ -11,7 +11,7 @@ from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.calls import VERSION, library
-from queue_core.stores.redis.keys import LAYOUT, key_of
+from queue_core.stores.redis.keys import LAYOUT, SHARDED, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from tests.support.stores.redis_stores import a_redis_store, hash_of, operator_of
@@ -154,6 +154,15 @@ def test_a_retired_worker_gets_nothing_from_a_queue_that_is_made_later(store: Re
         transaction.release_worker("w2", now=START)
     a_queue(store, "later")
     assert {b"@w1", b"@w2"} <= set(hash_of(store, "later"))
+
+
+def test_a_store_with_a_queue_in_shards_is_not_opened(store: RedisStore) -> None:
+    with operator_of(store) as client:
+        client.hset(SHARDED, mapping={"thumbs": 8, "mails": 4})
+        with pytest.raises(StoreVersionError, match=r"mails, thumbs\. Move them .*\(towline migrate\)"):
+            open_store(store.url)
+        client.delete(SHARDED)
+    open_store(store.url).close()
 
 
 def test_nothing_is_left_of_a_dropped_queue(store: RedisStore) -> None:

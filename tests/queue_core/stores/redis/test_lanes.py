@@ -1,4 +1,4 @@
-"""Priorities and limits as they lie in Redis: a store of before, what the check finds, what is left behind, shards."""
+"""Priorities and limits as they lie in Redis: a store of before, what the check finds, what is left behind."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -8,20 +8,18 @@ import redis
 
 from queue_core.admission import Rate, TagLimits
 from queue_core.clock import START
-from queue_core.errors import InvalidSettingError
 from queue_core.local import LocalQueues
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.calls import VERSION
-from queue_core.stores.redis.keys import LAYOUT, SHARDS, key_of
+from queue_core.stores.redis.keys import LAYOUT, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest
 from tests.support.eventually import eventually
-from tests.support.stores.redis_stores import a_redis_store, a_sharded_store, hash_of, operator_of
+from tests.support.stores.redis_stores import a_redis_store, hash_of, operator_of
 from tests.support.stores.restored_tasks import peek
-from tests.support.stores.stores import new_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, grant, lease, names, stats
 
 KEY = key_of(QUEUE)
@@ -270,45 +268,6 @@ def test_an_empty_tag_is_forgotten_with_its_lane(store: RedisStore) -> None:
         add(store, NewTask(tag=f"new-{number}"), now=at(2 * DAY))
     assert len([field for field in hash_of(store, QUEUE) if field.startswith(b"=old")]) < 10
     assert store.check().problems == ()
-
-
-# -- shards -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("setting", "settings"),
-    [
-        ("max_in_flight", {"max_in_flight": 3}),
-        ("rate", {"rate": Rate(1.0)}),
-        ("per_tag.max_in_flight", {"per_tag": TagLimits(max_in_flight=3)}),
-        ("per_tag.rate", {"per_tag": TagLimits(rate=Rate(1.0))}),
-        ("per_tag.fair", {"per_tag": TagLimits(fair=True)}),
-    ],
-)
-def test_a_sharded_queue_refuses_each_limit_and_names_it_and_the_remedy(
-    setting: str, settings: dict[str, object]
-) -> None:
-    with a_sharded_store(new_url("redis")) as store:
-        with pytest.raises(InvalidSettingError, match=rf"queue '{QUEUE}': {setting} can't .* leave {setting} out, or"):
-            a_queue(store, **settings)
-        add(store, *tasks(3, "a"))
-        assert len(lease(store, 3)) == 3
-
-
-def test_a_queue_that_would_be_sharded_with_a_limit_is_not_made(store: RedisStore) -> None:
-    spread = open_store(f"{store.url}?spread=hot:2")
-    with pytest.raises(InvalidSettingError, match=r"\?spread"):
-        a_queue(spread, "hot", max_in_flight=3)
-    with operator_of(store) as client:
-        assert not client.hexists(SHARDS, "hot")
-    spread.close()
-
-
-def test_a_shard_leases_its_most_urgent_tasks_first() -> None:
-    with a_sharded_store(new_url("redis")) as store:
-        add(store, *[NewTask(b"plain") for _ in range(4)], *[NewTask(b"urgent", priority=4) for _ in range(4)])
-        assert [held.payload for held in lease(store, 8)] == [b"urgent"] * 4 + [b"plain"] * 4
-        assert store.check().problems == ()
 
 
 # -- time -------------------------------------------------------------------------------------------------------------

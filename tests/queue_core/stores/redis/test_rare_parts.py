@@ -10,7 +10,6 @@ import redis
 
 from queue_core.attempts.attempt import Failure
 from queue_core.clock import NEVER, START, Instant
-from queue_core.errors import InvalidRequestError
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.keys import key_of
@@ -18,8 +17,7 @@ from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, Lease, NewTask, Progress, TagFilter
 from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.stores.redis_cluster import a_cluster
-from tests.support.stores.redis_stores import a_redis_store, a_sharded_store, hash_of, operator_of, take_all
-from tests.support.stores.stores import new_url
+from tests.support.stores.redis_stores import a_redis_store, hash_of, operator_of
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease
 
 KEY = key_of(QUEUE)
@@ -237,36 +235,13 @@ def test_a_long_history_is_kept_and_searched_to_its_end(store: RedisStore) -> No
     assert len(all_pages(store, limit=1000)) == 11_000
 
 
-@pytest.mark.parametrize("limit", [1, 4, 100])
-def test_the_history_of_a_sharded_queue_is_one(limit: int) -> None:
-    with a_sharded_store(new_url("redis")) as store:
-        names = [f"n{number}" for number in range(12)]
-        add(store, *[NewTask(name=name) for name in names])
-        for number, held in enumerate(sorted(take_all(store), key=lambda held: held.name)):
-            delete(store, held, now=at(number))
-        assert all_pages(store, limit=limit) == sorted(names)[::-1]
-        assert all_pages(store, limit=limit, names=["n3", "n11", "never"]) == ["n3", "n11"]
-
-
-def test_a_cursor_of_another_process_is_refused_for_a_sharded_queue() -> None:
-    with (
-        a_sharded_store(new_url("redis")) as store,
-        store.read() as transaction,
-        pytest.raises(InvalidRequestError, match="begin with the newest page"),
-    ):
-        transaction.history(QUEUE, before=5, limit=1, now=START)
-
-
 def test_a_cluster_keeps_all_of_it(tmp_path: Path) -> None:
-    with (
-        a_cluster(tmp_path, durable=True) as cluster,
-        closing(open_store(f"{cluster.url}?spread={QUEUE}:2")) as store,
-    ):
+    with a_cluster(tmp_path, durable=True) as cluster, closing(open_store(cluster.url)) as store:
         a_queue(store)
         add(store, *[NewTask(name=f"n{number}", headers=HEADERS) for number in range(4)])
-        for held in take_all(store):
+        for held in lease(store, 4):
             fail(store, held)
-        again = take_all(store)
+        again = lease(store, 4)
         assert [(held.headers, held.checkpoint) for held in again] == [(HEADERS, b"half")] * 4
         with store.begin() as transaction:
             released = transaction.release_worker("worker-1", failure=FAILURE, now=at(1))

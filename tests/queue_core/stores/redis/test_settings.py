@@ -86,6 +86,13 @@ def test_another_url_is_refused_without_telling_its_password(url: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
+@pytest.mark.parametrize("url", ["redis://host?spread=thumbs:8", "redis+cluster://u:hunter2@a,b?spread=x&x=1"])
+def test_a_url_that_asks_for_a_queue_on_several_nodes_is_refused_with_the_remedy(url: str) -> None:
+    with pytest.raises(InvalidSettingError, match=r"whole on one node.*leave the option out.*postgresql:") as caught:
+        parse_url(url)
+    assert "hunter2" not in str(caught.value)
+
+
 def test_a_password_is_shown_nowhere() -> None:
     parsed = parse_url("redis://user:hunter2@host/1")
     assert parsed.shown == "redis://host/1"

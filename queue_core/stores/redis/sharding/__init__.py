@@ -1,1 +1,0 @@
-"""Queues that are sharded over the nodes of a Redis cluster."""
