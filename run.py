@@ -83,7 +83,7 @@ class SetupError(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test|docs|release")
-    demo = "watch a fleet do real work and survive a kill; takes --console, --docker, --for 60s, --dir DIR, --help"
+    demo = "watch a fleet do real work and survive a kill; takes --console, --for 60s, --dir DIR, --help"
     test = "every check and every test; what is added goes to pytest, which then runs alone"
     docs = "build the manual that servers show at /docs/ and a wheel takes along; with a folder, leave its files there"
     release = "check and build a release; --dry-run does all but tag and upload"

@@ -68,16 +68,6 @@ def find_modules(root: Path | None = None) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def moved(modules: Iterable[tuple[str, Path]], root: Path, *, to: str) -> list[tuple[str, Path]]:
-    """Return the modules as seen where `root` is mounted at `to`, without files linked from outside."""
-    root = root.resolve()
-    return [
-        (name, Path(to, path.resolve().relative_to(root)))
-        for name, path in modules
-        if path.resolve().is_relative_to(root)
-    ]
-
-
 def read_module(name: str, path: Path) -> Module:
     """Parse and compile one module. Raises `SyntaxError` or `OSError`."""
     raw = path.read_bytes()

@@ -13,11 +13,11 @@ from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.demo.figures import RunFigures, figures_of, recorded_figures
 from orchestrator.demo.fleet_process import (
     STOP_SECONDS,
-    DemoWorkers,
     FleetFailedError,
     FleetProcess,
-    ProcessWorkers,
     Tail,
+    WorkersSeen,
+    workers_seen,
 )
 from orchestrator.demo.frame import decision_line
 from orchestrator.demo.record import Outcome, quantile, twice
@@ -60,7 +60,7 @@ def serve_console(
 
     `announce` gets the console's address. Raises `FleetFailedError`.
     """
-    fleet = FleetProcess(folder, workers=ProcessWorkers(), log_name="console.log")
+    fleet = FleetProcess(folder, log_name="console.log")
     try:
         connected(fleet, listen, folder, clock=clock).close()
         announce(f"http://{listen}/console/")
@@ -106,10 +106,9 @@ class Demo:
         listen: str,
         clock: MonotonicClock,
         view: DemoView,
-        runtime: str = "process",
-        workers: DemoWorkers | None = None,
+        seen: WorkersSeen = workers_seen,
     ) -> None:
-        """`runtime` is the pools' runtime setting, and `workers` observes workers of that kind."""
+        """`seen` observes the fleet's workers from outside."""
         self.run_state = DemoRun(script, folder)
         self._clock = clock
         self._wall = SystemClock()
@@ -117,8 +116,7 @@ class Demo:
         self._pause = threading.Event()
         self._look_at = Monotonic(float("-inf"))
         self._listen = listen
-        self._runtime = runtime
-        self._workers = workers or ProcessWorkers()
+        self._seen = seen
         self._events = Tail(folder / "events.jsonl")
         self._stops = 0
 
@@ -138,10 +136,9 @@ class Demo:
             listen=self._listen,
             rest_seconds=run.script.rest_seconds,
             slo_seconds=run.script.slo_seconds,
-            runtime=self._runtime,
         )
         (folder / "towline.yaml").write_text(settings)
-        fleet = FleetProcess(folder, workers=self._workers)
+        fleet = FleetProcess(folder, seen=self._seen)
         try:
             queues = connected(fleet, self._listen, folder, clock=self._clock)
             try:

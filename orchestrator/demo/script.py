@@ -77,14 +77,13 @@ class Script:
         return 2 * len(self.modules) + 1
 
 
-def slo_for(start_seconds: float, *, least: float = SLO_SECONDS) -> float:
+def slo_for(start_seconds: float) -> float:
     """Return an slo in whole seconds that pools can keep without spare workers for the time a start takes.
 
     Args:
         start_seconds: the start time of a worker on an otherwise idle machine.
-        least: the smallest slo to return, in seconds.
     """
-    return round(min(MAX_SLO_SECONDS, max(least, STARTS_PER_SLO * start_seconds)))
+    return round(min(MAX_SLO_SECONDS, max(SLO_SECONDS, STARTS_PER_SLO * start_seconds)))
 
 
 def script_of(
@@ -101,10 +100,8 @@ def script_of(
     return Script(seconds, tuple(taken), tuple(due), rest_seconds, KILL_SHARE * seconds, slo_seconds)
 
 
-def settings_text(
-    folder: Path, *, listen: str, rest_seconds: float, slo_seconds: float = SLO_SECONDS, runtime: str = "process"
-) -> str:
-    """Return the demo's towline.yaml; its short `churn` lets the demo end soon. `runtime` is the pools' runtime."""
+def settings_text(folder: Path, *, listen: str, rest_seconds: float, slo_seconds: float = SLO_SECONDS) -> str:
+    """Return the demo's towline.yaml; its short `churn` lets the demo end soon."""
     environment = json.dumps({FOLDER_VARIABLE: str(folder), REST_VARIABLE: f"{rest_seconds:.4f}"})
     pools = "".join(
         f"""\
@@ -112,7 +109,7 @@ def settings_text(
     queue: {QUEUE}
     tags: [{stage}]
     app: orchestrator.demo.tasks:app
-    runtime: {runtime}
+    runtime: process
     slo: {slo_seconds:.0f}s
     workers: {{min: 0, max: {MAX_WORKERS_PER_POOL}}}
     grace: {GRACE_SECONDS}s

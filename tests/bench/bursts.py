@@ -29,7 +29,7 @@ from typing import Final
 
 from orchestrator.cli.arrivals import LogFilter, read_files
 from orchestrator.cli.project_file import load_project
-from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
 from orchestrator.simulation.results import quantile
@@ -175,7 +175,7 @@ class _folder(tempfile.TemporaryDirectory):  # noqa: N801  used as a function
 def _played(name: str, bursts: Sequence[Burst]) -> Run:
     """Add the tasks to a real fleet, each burst at its time, and wait until all are done."""
     folder = Path(name)
-    fleet = FleetProcess(folder, workers=ProcessWorkers())
+    fleet = FleetProcess(folder)
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)

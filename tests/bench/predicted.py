@@ -28,7 +28,7 @@ from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.arrivals import read_files
 from orchestrator.cli.project_file import load_project
 from orchestrator.config.pools import PoolSpec
-from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.demo.script import due_seconds, recorded_shape
 from orchestrator.settings_file import state_of
 from orchestrator.simulation.charts import workers_over
@@ -106,7 +106,7 @@ def _play(folder: Path, *, seconds: float, rate: float, service: float, rng: Ran
     """Feed a real fleet, and watch it until it has been idle for a while; return that time in epoch seconds."""
     due = due_seconds(recorded_shape(), tasks=round(seconds * rate), feed_seconds=seconds)
     sleeps = ServiceTimes(service).drawn(len(due), rng)
-    fleet = FleetProcess(folder, workers=ProcessWorkers())
+    fleet = FleetProcess(folder)
     try:
         queues = connected(fleet, folder)
         queue = queues.queue(QUEUE)

@@ -1,7 +1,6 @@
 """`towline demo`: watch a fleet do real work."""
 
 import os
-import secrets
 import signal
 import tempfile
 import threading
@@ -12,12 +11,8 @@ from typing import Final
 import click
 
 from orchestrator.clock import MonotonicClock, SystemMonotonicClock
-from orchestrator.demo.containers import LIBRARY, ContainerSetup, container_setup, library_folder
-from orchestrator.demo.docker_engine import NoEngineError
-from orchestrator.demo.fleet_process import ContainerWorkers
 from orchestrator.demo.frame import summary_of
-from orchestrator.demo.image import NoImageError
-from orchestrator.demo.library import find_modules, moved
+from orchestrator.demo.library import find_modules
 from orchestrator.demo.runner import Demo, DemoView, free_address, serve_console
 from orchestrator.demo.script import (
     MAX_SECONDS,
@@ -51,7 +46,6 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     examples=(
         "towline demo",
         "towline demo --console",
-        "towline demo --docker",
         "towline demo --for 2m --dir ./report",
         "towline demo --for 60s --json | tail -1",
     ),
@@ -63,15 +57,11 @@ STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     type=click.Path(path_type=Path, file_okay=False),
     help="Work in this folder  [default: a new one]",
 )
-@click.option("--docker", is_flag=True, help="Run workers as containers of this machine's Docker Engine.")
-@click.option("--image", help="With --docker: an image with Towline in it  [default: built from this machine's Python]")
 @click.option("--console", is_flag=True, help="Keep its pages open after its end, until Ctrl-C.")
 @json_option
 def demo(
     seconds: float,
     folder: Path | None,
-    docker: bool,  # noqa: FBT001
-    image: str | None,
     console: bool,  # noqa: FBT001
     as_json: bool,  # noqa: FBT001
 ) -> int:
@@ -80,28 +70,16 @@ def demo(
     Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
     to open; Ctrl-C ends it sooner, with a report of what was done. The last line of stdout is the outcome, with --json
     as one JSON object. Exit code 1: a task was lost, or, unless you stopped it, not all were done.
-
-    With --docker workers are containers of the engine named by DOCKER_HOST, or of the local one. If there is none, and
-    the user is root and dockerd is installed, the demo starts its own.
     """
     if not MIN_SECONDS <= seconds <= MAX_SECONDS:
         message = f"--for must be in [{MIN_SECONDS:.0f}, {MAX_SECONDS:.0f}] s: {seconds:g}"
         raise CommandError(message, code=exits.USAGE, fix="`towline demo --for 60s` shows everything")
-    if image is not None and not docker:
-        raise CommandError("--image is for containers", code=exits.USAGE, fix="add --docker, or leave --image out")
     if folder is not None:
         folder = _prepared(folder)
-    modules = find_modules()
+    clock = SystemMonotonicClock()
+    script = script_of(find_modules(), recorded_shape(), seconds=seconds, slo_seconds=_slo(clock))
+    folder = folder or _prepared(None)
     with ExitStack() as stack:
-        clock, runtime, workers = SystemMonotonicClock(), "process", None
-        found = _containers(stack, image, clock=clock) if docker else None
-        slo = _slo(clock) if found is None else found.slo_seconds
-        folder = folder or _prepared(None)
-        if found is not None:
-            modules = moved(modules, library_folder(), to=LIBRARY)
-            run = secrets.token_hex(8)
-            runtime, workers = found.runtime(folder, run=run), ContainerWorkers(found.engine, run)
-        script = script_of(modules, recorded_shape(), seconds=seconds, slo_seconds=slo)
         modules_and_tasks = f"{counted(len(script.modules), 'module')}, {counted(script.tasks, 'task')}"
         print_info(f"{modules_and_tasks}, {seconds:.0f} s, in {folder}")
         socket_folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="towline-")))
@@ -109,7 +87,7 @@ def demo(
         if console:
             print_info(console_sentence(f"http://{listen}"))
         view = _view(stack, as_json=as_json)
-        run_of = Demo(script, folder, listen=listen, clock=clock, view=view, runtime=runtime, workers=workers)
+        run_of = Demo(script, folder, listen=listen, clock=clock, view=view)
         with handling_signals(dict.fromkeys(STOP_SIGNALS, run_of.stop)):
             outcome = run_of.run()
     if as_json:
@@ -153,18 +131,6 @@ def _slo(clock: MonotonicClock) -> float:
         taken = shown_seconds(taken_seconds)
         print_info(f"-- {at_a_time} workers that start together are ready after {taken}: the slo is {slo:.0f} s")
     return slo
-
-
-def _containers(stack: ExitStack, image: str | None, *, clock: MonotonicClock) -> ContainerSetup:
-    """Find or start an engine and an image. Raises `CommandError` with a fix."""
-    try:
-        return stack.enter_context(container_setup(image, clock=clock, notify=lambda text: print_info(f"-- {text}")))
-    except NoEngineError as error:
-        fix = "start Docker, or name its socket in DOCKER_HOST; root with dockerd installed needs neither"
-        raise CommandError(str(error), code=exits.UNAVAILABLE, fix=fix) from None
-    except NoImageError as error:
-        fix = "name one that has Towline in it: --image NAME; `pip install towline` in its Dockerfile makes one"
-        raise CommandError(str(error), code=exits.NO_INPUT if image else exits.CANT_CREATE, fix=fix) from None
 
 
 def _view(stack: ExitStack, *, as_json: bool) -> DemoView:

@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Final
 
 from orchestrator.cli.project_file import load_project
-from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.runtimes.procfs import worker_processes
 from orchestrator.settings_file import state_of
 from queue_core.task import NewTask
@@ -122,7 +122,7 @@ def _towline(start: str) -> Callable[[BenchSite], tuple[Sequence[float], str]]:
         env = json.dumps({RECORDING_VARIABLE: str(recording)})
         (home / "towline.yaml").write_text(SETTINGS.format(queue=QUEUE, start=start, tasks=TASKS, env=env))
         state = state_of(load_project(home / "towline.yaml"))
-        fleet = FleetProcess(home, workers=ProcessWorkers())
+        fleet = FleetProcess(home)
         try:
             with closing(connected(fleet, home)) as queues:
                 queue = queues.queue(QUEUE)

@@ -31,7 +31,7 @@ import structlog
 from orchestrator.cli.project_file import load_project
 from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.demo.fleet_process import FleetProcess, ProcessWorkers
+from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.process import UPKEEP_SECONDS, ProcessRuntime
@@ -231,7 +231,7 @@ def _through_up(site: BenchSite, application: str) -> dict[str, float]:
     home = _home(site, application)
     recording = home / "recording"
     state_dir = state_of(load_project(home / "towline.yaml")).path
-    fleet = FleetProcess(home, workers=ProcessWorkers())
+    fleet = FleetProcess(home)
     way: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     again: dict[Kind, list[float]] = {kind: [] for kind in KINDS}
     try:

@@ -15,6 +15,24 @@ SECONDS = 30.0
 APP = "tests.support.docker.container_app:app"
 
 
+def test_a_pool_of_containers_grows_from_none_survives_a_kill_finishes_and_shrinks_to_none(site: DockerSite) -> None:
+    site.write(resize=site.pool(slo="3s", churn="1s", workers={"min": 0, "max": 4}))
+    site.start()
+    assert site.living() == {}
+    names = site.add("hold go", *["rest 0.5"] * 40)
+    eventually(lambda: len(site.living()) >= 2, seconds=SECONDS)
+    first = eventually(lambda: next((note for note in site.notes() if note.task == names[0]), None), seconds=SECONDS)
+    with site.engine.client() as client:
+        client.kill(site.living()[first.worker], "SIGKILL")
+    eventually(lambda: [note.task for note in site.notes()].count(names[0]) == 2, seconds=SECONDS)
+    (site.folder / "go").touch()
+    eventually(site.is_done, seconds=SECONDS)
+    assert {note.task for note in site.notes("end")} == set(names)
+    assert site.deaths()[first.worker]["signal"] == 9
+    eventually(lambda: site.living() == {}, seconds=SECONDS)
+    site.stop()
+
+
 def test_a_container_removed_behind_the_back_of_its_supervisor_is_replaced_and_its_task_runs_again(
     site: DockerSite,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A private Docker Engine for tests, with an image of this machine's Python (`orchestrator.demo.docker_engine`).
+"""A private Docker Engine for tests, with an image of this machine's Python (`tests.support.docker.dockerd`).
 
 It is started, killed, restarted and frozen like every private server of the tests, and leaves nothing behind.
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 import docker
 from docker.errors import DockerException
 
-from orchestrator.demo import docker_engine as demo_engine
-from orchestrator.demo.docker_engine import NoEngineError, engine_command, new_home, socket_path
-from orchestrator.demo.image import Image, NoImageError, ensure_image
+from tests.support.docker import dockerd
+from tests.support.docker.dockerd import NoEngineError, engine_command, new_home, socket_path
+from tests.support.docker.image import Image, NoImageError, ensure_image
 from tests.support.docker.images import BASE_IMAGE, TEST_IMAGE, base_image, image_for_tests
 from tests.support.eventually import eventually
 from tests.support.stores.engine_process import Engine, EngineLaunch, EngineUnavailableError
@@ -64,7 +64,7 @@ class PrivateDockerEngine(Engine):
 
     def start(self, *, wait: bool = True) -> None:
         """See `Engine.start`: its images and containers are kept."""
-        demo_engine.forget_pids(self.home)
+        dockerd.forget_pids(self.home)
         super().start(wait=wait)
 
     @contextmanager
@@ -77,7 +77,7 @@ class PrivateDockerEngine(Engine):
             self._set(live_restore=False)
 
     def _set(self, *, live_restore: bool) -> None:
-        demo_engine.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
+        dockerd.config_path(self.home).write_text(json.dumps({"live-restore": live_restore}))
         self.process.send_signal(signal.SIGHUP)
         with self.client() as client:
             eventually(lambda: client.info()["LiveRestoreEnabled"] == live_restore)
@@ -126,7 +126,7 @@ class PrivateDockerEngine(Engine):
 
     def processes(self) -> int:
         """Return how many processes run in its containers, according to the kernel."""
-        return demo_engine.containers_of(self.home)
+        return dockerd.containers_of(self.home)
 
     def _ensured(self, name: str, image: Image) -> None:
         with self.client() as client:
@@ -152,9 +152,9 @@ def docker_engine(
 
     Raises `EngineUnavailableError`.
     """
-    if reason := demo_engine.why_no_engine():
+    if reason := dockerd.why_no_engine():
         raise EngineUnavailableError(reason)
-    demo_engine.sweep(parent)
+    dockerd.sweep(parent)
     try:
         home = new_home(parent)
     except NoEngineError as error:
@@ -162,10 +162,10 @@ def docker_engine(
     lasting = ["--live-restore"] if live_restore else []
     command = engine_command(home, options=[*lasting, *options], has_network=has_network)
     with contextlib.ExitStack() as stack:
-        stack.callback(demo_engine.end_leftovers, home)
+        stack.callback(dockerd.end_leftovers, home)
         if has_network:
             command = [*stack.enter_context(_namespace(home.name.removeprefix("towline-"))), *command]
-        launch = EngineLaunch("dockerd", command, home, lambda: demo_engine.answers(home))
+        launch = EngineLaunch("dockerd", command, home, lambda: dockerd.answers(home))
         engine = PrivateDockerEngine(launch)
         stack.callback(_end, engine)
         engine.start()
@@ -175,7 +175,7 @@ def docker_engine(
 def _end(engine: PrivateDockerEngine) -> None:
     """Remove the containers first: the engine waits 10 s and more for each that ignores SIGTERM."""
     engine.thaw()
-    if demo_engine.answers(engine.home):
+    if dockerd.answers(engine.home):
         with contextlib.suppress(DockerException, OSError):
             engine.remove_containers()
     engine.stop()

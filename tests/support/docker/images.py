@@ -10,8 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from orchestrator.demo.image import Image, NoImageError, Placed, image_of, towline_image
-from orchestrator.demo.image_files import PROGRAMS, package_files, python_files, this_interpreter, tree
+from tests.support.docker.image import Image, NoImageError, Placed, image_of, towline_image
+from tests.support.docker.image_files import PROGRAMS, package_files, python_files, this_interpreter, tree
 
 TEST_IMAGE: Final = "towline-test:latest"
 BASE_IMAGE: Final = "towline-test-base:latest"

@@ -13,9 +13,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.demo.image import PATH
-from orchestrator.demo.image_files import merged_folders
 from tests.support.docker.engine import PrivateDockerEngine, docker_engine
+from tests.support.docker.image import PATH
+from tests.support.docker.image_files import merged_folders
 from tests.support.stores.engine_process import EngineUnavailableError
 
 IMAGE = "towline-swarm-test:latest"

@@ -12,10 +12,10 @@ from typing import Final
 
 import docker
 
-from orchestrator.demo.image import Image, Placed, ensure_image, image_of
-from orchestrator.demo.image_files import PROGRAMS, library_files, tree
 from tests.support.commands import ROOT
 from tests.support.docker.engine import PrivateDockerEngine
+from tests.support.docker.image import Image, Placed, ensure_image, image_of
+from tests.support.docker.image_files import PROGRAMS, library_files, tree
 from tests.support.docker.images import base_image
 from tests.support.stores.engine_process import EngineUnavailableError
 

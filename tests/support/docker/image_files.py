@@ -198,7 +198,7 @@ def _files_of(distribution: importlib.metadata.Distribution, *, at: str) -> Iter
 
 def _own_files(*, at: str) -> Iterator[Placed]:
     """Return the code that runs now, whether it is installed, linked or neither."""
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     for package in sorted(OWN_PACKAGES):
         yield from tree(root / package, at=f"{at}/{package}")
 

@@ -17,7 +17,7 @@ from typing import IO, Final
 import docker
 from docker.errors import DockerException, ImageNotFound
 
-from orchestrator.demo.image_files import (
+from tests.support.docker.image_files import (
     OWN_PACKAGES,
     PROGRAMS,
     NoImageError,
@@ -92,7 +92,7 @@ def image_of(
 
 
 def ensure_image(client: docker.APIClient, image: Image, *, name: str) -> bool:
-    """Build `image` under `name` ("towline-demo:latest") unless the engine has it; return True if it was built.
+    """Build `image` under `name` ("towline-test:latest") unless the engine has it; return True if it was built.
 
     Raises `NoImageError` when the engine refuses it.
     """

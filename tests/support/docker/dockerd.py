@@ -12,18 +12,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import psutil
 
-from orchestrator.clock import MonotonicClock
-
-START_SECONDS: Final = 30.0
-STOP_SECONDS: Final = 10.0
-POLL_SECONDS: Final = 0.02
 PREFIX: Final = "towline-docker-"
 _SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -94,47 +88,6 @@ def answers(home: Path, *, timeout_seconds: float = 2.0) -> bool:
             return answer.status == http.client.OK
         except (OSError, http.client.HTTPException):
             return False
-
-
-@contextmanager
-def private_engine(clock: MonotonicClock, *, parent: Path | None = None) -> Iterator[str]:
-    """Run an engine without network; yield its URL and end everything it ran afterwards. Raises `NoEngineError`."""
-    if reason := why_no_engine():
-        raise NoEngineError(reason)
-    home = new_home(parent)
-    process: subprocess.Popen[bytes] | None = None
-    try:
-        with (home / "server.log").open("wb") as log:
-            process = subprocess.Popen(
-                engine_command(home),
-                cwd=home,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                env={**os.environ, "PATH": f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}"},
-            )
-        _await(process, home, clock)
-        yield f"unix://{socket_path(home)}"
-    finally:
-        if process is not None:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        end_leftovers(home)
-
-
-def _await(process: subprocess.Popen[bytes], home: Path, clock: MonotonicClock) -> None:
-    give_up_at = clock.monotonic() + START_SECONDS
-    while not answers(home):
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(POLL_SECONDS)
-        if process.poll() is not None or clock.monotonic() >= give_up_at:
-            said = " / ".join((home / "server.log").read_text(errors="replace").strip().splitlines()[-3:])
-            raise NoEngineError(f"dockerd does not start here: {said or 'it said nothing'}")
 
 
 def end_leftovers(home: Path) -> None:
