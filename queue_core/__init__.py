@@ -9,7 +9,7 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 
 if TYPE_CHECKING:
     from queue_core.admission import Rate, TagLimits
-    from queue_core.api import Observation, ObservationQuery, Queue, Queues
+    from queue_core.api import Queue, Queues
     from queue_core.appengine.connect import connect_appengine
     from queue_core.async_client.client import AsyncQueue, AsyncQueues
     from queue_core.async_client.connect import open_queue_async, open_queues_async
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from queue_core.client import HttpQueue, HttpQueues
     from queue_core.clock import Instant
     from queue_core.connect import open_queue, open_queues
+    from queue_core.criteria import ChangeTo, MatchedBatch, Search, SearchPage
     from queue_core.errors import (
         AppError,
         AppImportError,
@@ -58,7 +59,6 @@ if TYPE_CHECKING:
     )
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
-    from queue_core.search.criteria import ChangeTo, MatchedBatch, Search, SearchPage
     from queue_core.stats import (
         FinishedLease,
         History,
@@ -70,7 +70,17 @@ if TYPE_CHECKING:
         WorkerActivity,
     )
     from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-    from queue_core.verbs import Added, Deletion, ExchangeResult, Page, Renewal, Renewed, Storage
+    from queue_core.verbs import (
+        Added,
+        Deletion,
+        ExchangeResult,
+        Observation,
+        ObservationQuery,
+        Page,
+        Renewal,
+        Renewed,
+        Storage,
+    )
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
     from queue_core.worker.functions.function import Function
@@ -79,7 +89,7 @@ else:
     _HOMES = {
         "queue_core.admission": "Rate TagLimits",
         "queue_core.attempts.attempt": "Attempt Failure",
-        "queue_core.api": "ObservationQuery Observation Queue Queues",
+        "queue_core.api": "Queue Queues",
         "queue_core.appengine.connect": "connect_appengine",
         "queue_core.async_client.client": "AsyncQueue AsyncQueues",
         "queue_core.async_client.connect": "open_queue_async open_queues_async",
@@ -99,11 +109,11 @@ else:
         ),
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
-        "queue_core.search.criteria": "ChangeTo MatchedBatch Search SearchPage",
+        "queue_core.criteria": "ChangeTo MatchedBatch Search SearchPage",
         "queue_core.stats": "FinishedLease History WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
         "queue_core.task": "ANY Lease NewTask Progress QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
-        "queue_core.verbs": "ExchangeResult",
+        "queue_core.verbs": "ExchangeResult Observation ObservationQuery",
         "queue_core.worker.app": "App",
         "queue_core.worker.context": "Backoff Dead Retry Task Timeout",
         "queue_core.worker.functions.function": "Function",

@@ -1,7 +1,7 @@
 """The verbs for producers, workers and supervisors: the same protocols in process and over HTTP."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
@@ -10,21 +10,28 @@ from queue_core.errors import InvalidRequestError
 from queue_core.stats import (
     FinishedLease,
     History,
-    LiveLease,
+    LeasingWorker,
     QueueStats,
-    Samples,
     TagStats,
-    WaitingTask,
-    WorkerActivity,
 )
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewal, Renewed, Storage
+from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import (
+    Added,
+    Busy,
+    Deletion,
+    ExchangeResult,
+    Observation,
+    ObservationQuery,
+    Page,
+    Renewal,
+    Renewed,
+    Storage,
+)
 
 if TYPE_CHECKING:
-    from queue_core.registrations.present_workers import LeasingWorker
-    from queue_core.registrations.registration import Registration
+    from queue_core.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.registration import Registration
     from queue_core.schedules.report import Schedules
-    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -36,42 +43,6 @@ Renewable: TypeAlias = Lease | str | Renewal
 
 Error: TypeAlias = Failure | BaseException | str
 """Why a lease is given back: an exception, of which class, text and place are kept, a sentence, or a `Failure`."""
-
-ALL_STATES = frozenset(TaskState)
-NO_SAMPLES = Samples((), 0)
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """The state of some tags of a queue at `now`: the input of a scaling decision.
-
-    `heard` lists those of the requested workers that called this server lately; None without a server, as a store
-    opened directly does not know its waiters. `upcoming` groups at most a thousand never leased, delayed tasks that
-    become leasable within the requested time (see `stats.group_upcoming`). `held_by` names the settings that keep tasks
-    from being leased, such as "per_tag.max_in_flight: 2"; `held_by_rate`: one of them is a rate, so time alone ends it.
-    """
-
-    now: Instant
-    stats: QueueStats
-    waiting: tuple[WaitingTask, ...] = ()
-    samples: Samples = NO_SAMPLES
-    live: tuple[LiveLease, ...] = ()
-    seen: dict[str, Instant] = field(default_factory=dict)
-    heard: tuple[WorkerActivity, ...] | None = None
-    upcoming: tuple[WaitingTask, ...] = ()
-    held_by: str = ""
-    held_by_rate: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ObservationQuery:
-    """The parameters of one observation: see `Queues.observe`."""
-
-    queue: str
-    tags: TagFilter = ANY
-    after: int = 0
-    workers: tuple[str, ...] = ()
-    ahead_seconds: float = 0.0
 
 
 class Queue(Protocol):
@@ -290,7 +261,7 @@ class Queues(Protocol):
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
 
-    def present_workers(self) -> list["LeasingWorker"]:
+    def present_workers(self) -> list[LeasingWorker]:
         """Return the workers that lease from these queues, supervised or not, by name; at most 1,000."""
 
     def registrations(self, kind: str) -> list["Registration"]:

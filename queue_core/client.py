@@ -5,11 +5,8 @@ from typing import TYPE_CHECKING, Literal, cast
 from urllib.parse import urlencode
 
 from queue_core.api import (
-    ALL_STATES,
     Ended,
     Error,
-    Observation,
-    ObservationQuery,
     Renewable,
     as_deletions,
     as_names,
@@ -27,16 +24,26 @@ from queue_core.http_api.caller import HttpCaller, Retries, Session, quoted
 from queue_core.http_api.values import Json
 from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
-from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewed, Storage
+from queue_core.verbs import (
+    Added,
+    Busy,
+    Deletion,
+    ExchangeResult,
+    Observation,
+    ObservationQuery,
+    Page,
+    Renewed,
+    Storage,
+)
 
 if TYPE_CHECKING:
     from queue_core.clock import Instant
-    from queue_core.registrations.present_workers import LeasingWorker
-    from queue_core.registrations.registration import Registration
+    from queue_core.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.registration import Registration
     from queue_core.schedules.report import Schedules
-    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.stats import LeasingWorker
 
 TIMEOUT_SECONDS = 30.0
 """How long a reply may take, besides `wait_seconds`."""
@@ -227,9 +234,10 @@ class HttpQueue:
         tag: str | None = None,
     ) -> "MatchedBatch":
         """See `Queue.change_matching`."""
-        from queue_core.search import criteria, http
+        from queue_core.criteria import ChangeTo
+        from queue_core.search import http
 
-        to = criteria.ChangeTo(eta, tag)
+        to = ChangeTo(eta, tag)
         body = http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, to=to)
         make = self._call if dry_run else self._change
         return http.matched_batch_of(make(f"{action}-matching", body))
@@ -365,7 +373,7 @@ class HttpQueues:
 
     def registrations(self, kind: str) -> list["Registration"]:
         """See `Queues.registrations`."""
-        from queue_core.registrations.registration import Registration  # few programs register
+        from queue_core.registration import Registration  # few programs register
 
         found = self._caller.get(f"/v1/registrations/{quoted(kind)}")["registrations"]
         return [Registration(**one) for one in cast("list[Json]", found)]  # type: ignore[arg-type]

@@ -6,11 +6,8 @@ from threading import Event
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from queue_core.api import (
-    ALL_STATES,
     Ended,
     Error,
-    Observation,
-    ObservationQuery,
     Renewable,
     as_deletions,
     as_names,
@@ -29,7 +26,7 @@ from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seco
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, TaskRemoval
 from queue_core.store import Subscription, Unit, unit_of_lease
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import (
@@ -39,6 +36,8 @@ from queue_core.verbs import (
     Deletion,
     ExchangeResult,
     Granted,
+    Observation,
+    ObservationQuery,
     Page,
     PayloadAllowance,
     Release,
@@ -47,10 +46,10 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
-    from queue_core.registrations.present_workers import LeasingWorker
-    from queue_core.registrations.registration import Registration
+    from queue_core.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.registration import Registration
     from queue_core.schedules.report import Schedules
-    from queue_core.search.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.stats import LeasingWorker
 
 T = TypeVar("T")
 
@@ -257,9 +256,10 @@ class LocalQueue:
         tag: str | None = None,
     ) -> "MatchedBatch":
         """See `Queue.change_matching`."""
-        from queue_core.search import criteria, local
+        from queue_core.criteria import ChangeTo
+        from queue_core.search import local
 
-        to = criteria.ChangeTo(eta, tag)
+        to = ChangeTo(eta, tag)
         return local.change_matching(
             self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, to=to
         )

@@ -156,6 +156,47 @@ class WorkerActivity:
     tags: tuple[str | None, ...] | None = None
 
 
+WorkerState = Literal["busy", "leasing", "idle"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTask:
+    """A task that a worker holds."""
+
+    queue: str
+    task: str
+    tag: str | None
+    held_seconds: float
+    lease_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class LeasingWorker:
+    """A worker that leases from the queues of a store.
+
+    Args:
+        pool: the pool of a supervisor that its name stands for; "": no supervisor started it.
+        host, pid, since: where and since when (seconds since the epoch) it runs, as it registered; "", 0: unknown.
+        queues: those it is known to lease from.
+        state: `busy`: it holds a task; `leasing`: a call of it waits for one; `idle`: neither, or unknown.
+        silent_seconds: since its last call to the server that answers; None: it has not called that one.
+        finished: tasks that it has ended: as it registered, or among the newest 1,000 ended leases of its queues.
+        holding: tasks that it holds; `tasks` names the first ones, the longest held first.
+    """
+
+    worker: str
+    pool: str
+    host: str
+    pid: int
+    since: float
+    queues: tuple[str, ...]
+    state: WorkerState
+    silent_seconds: float | None
+    finished: int
+    holding: int
+    tasks: tuple[HeldTask, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class LiveLease:
     """A lease that is held now, without its token and payload."""

@@ -36,6 +36,9 @@ class TaskState(IntEnum):
     HELD = 4
 
 
+ALL_STATES: Final = frozenset(TaskState)
+
+
 @value
 class NewTask:
     """A task to add. At most one of `eta` and `delay_seconds`; neither means now. `queue` None: the queue called.

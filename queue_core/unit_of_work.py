@@ -11,7 +11,6 @@ from typing import Literal, TypeVar
 from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
-from queue_core.api import ALL_STATES, Observation, ObservationQuery
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
@@ -33,7 +32,16 @@ from queue_core.stats import (
 from queue_core.store import Transaction
 from queue_core.stores import idempotency
 from queue_core.stores.bounded_page import bounded_page
-from queue_core.task import ANY, NewTask, QuarantinedTask, QueueSpec, TagFilter, TaskState, quarantined_task_of
+from queue_core.task import (
+    ALL_STATES,
+    ANY,
+    NewTask,
+    QuarantinedTask,
+    QueueSpec,
+    TagFilter,
+    TaskState,
+    quarantined_task_of,
+)
 from queue_core.validation import (
     check_choice,
     check_filter,
@@ -52,6 +60,8 @@ from queue_core.verbs import (
     Deletion,
     Granted,
     LeaseRequest,
+    Observation,
+    ObservationQuery,
     Page,
     PayloadAllowance,
     PeekQuery,

@@ -4,7 +4,7 @@ A `None` in place of an outcome: that token is not current and changed nothing.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Final, Literal, Self, TypeAlias
 
@@ -13,8 +13,8 @@ from queue_core.attempts.attempt import GIVEN_BACK, Failure
 from queue_core.clock import Instant
 from queue_core.errors import OutcomeUnknownError
 from queue_core.fast_values import value
-from queue_core.stats import FinishedLease
-from queue_core.task import Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
+from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, WaitingTask, WorkerActivity
+from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
 
 _THEN = attrgetter("then")
 
@@ -309,6 +309,42 @@ class HeldSnapshot:
             return f"a snapshot is held by a session that this role may not see: {costs}; to see it: {self.remedy}"
         held = " ".join([f"{self.kind} {self.name}", *(f"{word} {what}" for word, what in who if what)])
         return f"a snapshot is held by {held}: {costs} until it ends; to end it: {self.remedy}"
+
+
+NO_SAMPLES = Samples((), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of some tags of a queue at `now`: the input of a scaling decision.
+
+    `heard` lists those of the requested workers that called this server lately; None without a server, as a store
+    opened directly does not know its waiters. `upcoming` groups at most a thousand never leased, delayed tasks that
+    become leasable within the requested time (see `stats.group_upcoming`). `held_by` names the settings that keep tasks
+    from being leased, such as "per_tag.max_in_flight: 2"; `held_by_rate`: one of them is a rate, so time alone ends it.
+    """
+
+    now: Instant
+    stats: QueueStats
+    waiting: tuple[WaitingTask, ...] = ()
+    samples: Samples = NO_SAMPLES
+    live: tuple[LiveLease, ...] = ()
+    seen: dict[str, Instant] = field(default_factory=dict)
+    heard: tuple[WorkerActivity, ...] | None = None
+    upcoming: tuple[WaitingTask, ...] = ()
+    held_by: str = ""
+    held_by_rate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObservationQuery:
+    """The parameters of one observation: see `Queues.observe`."""
+
+    queue: str
+    tags: TagFilter = ANY
+    after: int = 0
+    workers: tuple[str, ...] = ()
+    ahead_seconds: float = 0.0
 
 
 def _shown(seconds: float | None) -> str:

@@ -22,7 +22,7 @@ from orchestrator.supervisor.view import Heartbeat
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
 from queue_core.log import get_logger
-from queue_core.registrations.registration import Registration
+from queue_core.registration import Registration
 from queue_core.registrations.supervisors import (
     KIND,
     LASTING_SECONDS,

@@ -13,13 +13,13 @@ from orchestrator.config.sources import LABEL
 from orchestrator.fleet.workers import NOT_COUNTED
 from orchestrator.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
-from queue_core.api import Observation, ObservationQuery, Queues
+from queue_core.api import Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags
 from queue_core.errors import InvalidRequestError, UnknownQueueError
-from queue_core.registrations.present_workers import LeasingWorker
-from queue_core.stats import FinishedLease, LiveLease
+from queue_core.stats import FinishedLease, LeasingWorker, LiveLease
 from queue_core.task import ANY, UNTAGGED, TagFilter
+from queue_core.verbs import Observation, ObservationQuery
 
 NO_FINISHED: Final = (1 << 53) - 1
 """A cursor beyond every finished lease: a snapshot without a cursor has nothing to count from."""

@@ -27,7 +27,7 @@ from orchestrator.supervisor.pool import ASLEEP_SECONDS, AT_ONCE, Pool, WorkerFa
 from orchestrator.supervisor.pool_turn import PoolTurn
 from orchestrator.supervisor.post_mortem import PostMortems, WorkerEnd
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
-from orchestrator.supervisor.requests.worker_request_runner import WorkerRequestRunner
+from orchestrator.supervisor.worker_request_runner import WorkerRequestRunner
 from queue_core.log import get_logger
 
 log = get_logger()

@@ -8,15 +8,25 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, Literal, Self, TypeVar
 
-from queue_core.api import ALL_STATES, Ended, Error, Observation, ObservationQuery, Queue, Queues, Renewable
+from queue_core.api import Ended, Error, Queue, Queues, Renewable
 from queue_core.async_client.calls import ThreadedCalls
 from queue_core.async_client.waits import Wait
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock
 from queue_core.limits import check_wait_seconds
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats
-from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Added, Busy, Deletion, ExchangeResult, Page, Renewed, Storage
+from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.verbs import (
+    Added,
+    Busy,
+    Deletion,
+    ExchangeResult,
+    Observation,
+    ObservationQuery,
+    Page,
+    Renewed,
+    Storage,
+)
 
 T = TypeVar("T")
 

@@ -107,7 +107,7 @@ def find_stories(queues: Queues, reference: str, *, only_queue: str | None = Non
 
 def _named_by_celery(queues: Queues, queue: str, celery_id: str) -> list[str]:
     """Return the names of the tasks of a queue whose messages have this id of Celery's."""
-    from queue_core.search.criteria import Search  # most tasks are found by their names
+    from queue_core.criteria import Search  # most tasks are found by their names
 
     if not _CELERY_ID.fullmatch(celery_id):
         return []

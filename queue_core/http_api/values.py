@@ -12,7 +12,6 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 from pydantic_core import PydanticSerializationError, to_json
 
 from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
-from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts.attempt import Attempt, Failure, check_failure
 from queue_core.clock import Instant
 from queue_core.limits import check_checkpoint, check_headers, check_text
@@ -28,7 +27,7 @@ from queue_core.stats import (
 )
 from queue_core.task import NEWER_SETTINGS, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.validation import check_filter, check_types
-from queue_core.verbs import Added, Deletion, Page, Renewal, Renewed, Storage
+from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewal, Renewed, Storage
 
 Json: TypeAlias = dict[str, object]
 

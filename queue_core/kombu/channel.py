@@ -4,9 +4,8 @@ Durable queues are the store's. All others (remote control, replies, events, bro
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kombu.exceptions import ChannelError
 from kombu.transport import virtual
@@ -14,7 +13,6 @@ from kombu.transport.base import to_rabbitmq_queue_arguments
 from kombu.transport.virtual.base import queue_declare_ok_t
 from kombu.utils.uuid import uuid
 
-from queue_core.clock import Instant
 from queue_core.config.celery_names import expiry_refused, ignored_arguments, is_of_one_consumer, label_of, store_name
 from queue_core.errors import (
     InvalidRequestError,
@@ -24,6 +22,8 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.kombu import celery_state, events
+from queue_core.kombu.address import BrokerAddress
+from queue_core.kombu.broker import KombuBroker
 from queue_core.kombu.envelope import (
     NEAR_SECONDS,
     KombuMessage,
@@ -38,12 +38,14 @@ from queue_core.kombu.envelope import (
     text_without_tag,
 )
 from queue_core.kombu.keeper import Ending, GivenBack
+from queue_core.kombu.mailbox_access import MailboxAccess
 from queue_core.kombu.malformed import MalformedMessageError, message_in
+from queue_core.kombu.options import TransportOptions
 from queue_core.kombu.publication import Publication, left_in, taken_from
 from queue_core.kombu.publish_batch import PublishBatch
 from queue_core.kombu.qos import UNSEEN, LeaseQoS, unseen_until
 from queue_core.kombu.receiving import LETTER, StrictBase64, receive
-from queue_core.kombu.rounds import ChannelRoom
+from queue_core.kombu.rounds import ChannelRoom, Delivery, RoundChannel
 from queue_core.limits import MAX_PAYLOAD_BYTES, check_payload
 from queue_core.log import get_logger
 from queue_core.mailboxes.exchanges import Binding, matches
@@ -51,34 +53,42 @@ from queue_core.mailboxes.mailbox import Popped
 from queue_core.mailboxes.news import Posted
 from queue_core.task import Lease, NewTask
 
-if TYPE_CHECKING:
-    from queue_core.kombu.transport import TowlineTransport
-
 _log = get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A message on its way to its consumer.
+class ChannelTransport(Protocol):
+    """The transport of a channel: what the channels of a connection share, and the rounds that deliver to them."""
 
-    Args:
-        at: when it was published.
-        leased_at: when its task was leased; 0: it comes from a mailbox.
-        is_counted: it is a task, and takes room until it is acknowledged.
-        near_eta: of a task that is given to a worker a little before it is due.
-    """
-
-    queue: str
-    at: int
-    message: KombuMessage
-    leased_at: int = 0
-    is_counted: bool = False
-    near_eta: Instant | None = None
+    client: Any
+    options: TransportOptions
+    address: BrokerAddress
+    broker: KombuBroker
+    mailboxes: MailboxAccess
+    mailbox_names: set[str]
+    ttls: dict[str, float | None]
+    _callbacks: dict[str, Callable[[KombuMessage], Any]]
 
     @property
-    def tag(self) -> str:
-        """The name of this delivery."""
-        return str(self.message["properties"]["delivery_tag"])
+    def worker(self) -> str:
+        """The name that this process holds leases by."""
+
+    def kick(self) -> None:
+        """Ask for a round."""
+
+    def consumers_changed(self) -> None:
+        """Take notice of a new consumer, or of the end of one."""
+
+    def give_back_fetched(self, channel: RoundChannel, queue: str) -> None:
+        """Give back what was fetched of a queue whose consumer on this channel has ended."""
+
+    def is_refused(self, queue: str) -> bool:
+        """Return whether a queue grants this worker nothing any more."""
+
+    def refuse(self, queue: str, reason: str) -> None:
+        """Lease no more from a queue."""
+
+    def warn_of_arguments(self, queue: str, ignored: Sequence[str]) -> None:
+        """Log, once, that arguments of a queue have no effect."""
 
 
 class TowlineChannel(virtual.Channel):
@@ -89,10 +99,10 @@ class TowlineChannel(virtual.Channel):
     supports_fanout = True
     do_restore = True
 
-    connection: "TowlineTransport"
+    connection: ChannelTransport
     qos: LeaseQoS
 
-    def __init__(self, connection: "TowlineTransport", **kwargs: Any) -> None:
+    def __init__(self, connection: ChannelTransport, **kwargs: Any) -> None:
         self._transport = connection  # kombu's own is gone after a loss of the connection; late acknowledgements come
         self._letters: dict[str, Popped] = {}
         self._no_ack: dict[str, bool] = {}
@@ -521,6 +531,10 @@ class TowlineChannel(virtual.Channel):
             return False
         self.qos.near.add(delivery.near_eta)
         return True
+
+    def is_unacknowledged(self, tag: str) -> bool:
+        """Return whether this message was delivered and not acknowledged yet."""
+        return self.qos.is_unacknowledged(tag)
 
     # -- ends of messages -------------------------------------------------------------------------------------------
 

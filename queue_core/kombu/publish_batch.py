@@ -3,24 +3,38 @@
 A message is there when the batch was flushed: at its end, or when it is full.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
 
 from queue_core.errors import StoreUnavailableError
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.limits import MAX_TASKS_PER_ADD
 from queue_core.task import NewTask
 
-if TYPE_CHECKING:
-    from queue_core.kombu.channel import TowlineChannel
-
 MAX_BATCH_BYTES: Final = 4 << 20
 """Payloads of one call, beside the last one."""
+
+
+class PublishingChannel(Protocol):
+    """A channel as a batch uses it."""
+
+    def has_task_queue(self, queue: str) -> bool:
+        """Return whether a queue is one of the store."""
+
+    def basic_publish(self, message: KombuMessage, exchange: str, routing_key: str, **_: Any) -> None:
+        """Publish a message now."""
+
+    def prepared_task(self, message: KombuMessage, queue: str) -> NewTask:
+        """Return the task of a message that a batch adds to a queue."""
+
+    def add_tasks(self, queue: str, tasks: Sequence[NewTask]) -> None:
+        """Add tasks to a queue, all of them or none."""
 
 
 class PublishBatch:
     """One batch, with the members that kombu uses. Only messages that are named a task queue wait for its end."""
 
-    def __init__(self, channel: "TowlineChannel", max_size: int) -> None:
+    def __init__(self, channel: PublishingChannel, max_size: int) -> None:
         self.channel = channel
         self._most = min(max_size, MAX_TASKS_PER_ADD)
         self._tasks: dict[str, list[NewTask]] = {}

@@ -3,18 +3,16 @@
 import math
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from kombu.transport import virtual
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.kombu import celery_state
-from queue_core.kombu.keeper import CUT_SHORT, GivenBack
+from queue_core.kombu.keeper import CUT_SHORT, Ending, GivenBack
 from queue_core.kombu.near_tasks import NearTasks
-
-if TYPE_CHECKING:
-    from queue_core.kombu.channel import TowlineChannel
+from queue_core.mailboxes.mailbox import Popped
 
 UNSEEN = GivenBack(charge="uncounted", delay_seconds=0)
 """For a message that was delivered, but that nothing was done with."""
@@ -32,12 +30,37 @@ def unseen_until(eta: Instant, *, now: Instant) -> GivenBack:
     return replace(UNSEEN, delay_seconds=steps / DELAY_STEPS_PER_SECOND)
 
 
+class AcknowledgedChannel(Protocol):
+    """A channel as the ends of its messages use it."""
+
+    def take_letter(self, tag: str) -> Popped | None:
+        """Return the mailbox's message that was delivered under this tag, and forget it; None for a lease."""
+
+    def put_back(self, letter: Popped) -> None:
+        """Put a message back into its mailbox."""
+
+    def acknowledge(self, tag: str) -> None:
+        """Delete a lease's task at the next flush, or when it has ended."""
+
+    def end_lease(self, tag: str, ending: Ending) -> None:
+        """End a lease at the next flush."""
+
+    def keep_lease(self, tag: str) -> None:
+        """Go on renewing the lease of a running task, as this channel is gone."""
+
+    def flush_ends(self) -> None:
+        """End the leases that are to end. Raises `StoreUnavailableError`."""
+
+    def kick(self) -> None:
+        """Have the ended leases flushed, and others leased."""
+
+
 class LeaseQoS(virtual.QoS):
     """Acknowledgements end leases; a prefetched message that goes back is not counted as delivered."""
 
-    channel: "TowlineChannel"
+    channel: AcknowledgedChannel
 
-    def __init__(self, channel: "TowlineChannel", prefetch_count: int = 0) -> None:
+    def __init__(self, channel: AcknowledgedChannel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self.near = NearTasks()
 

@@ -2,7 +2,7 @@
 
 from base64 import b64decode
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 from kombu.exceptions import ContentDisallowed
 from kombu.transport.virtual.base import Base64
@@ -10,10 +10,9 @@ from kombu.transport.virtual.base import Base64
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.kombu.malformed import MISTAKES, flaw_of_call
+from queue_core.kombu.qos import LeaseQoS
 from queue_core.log import get_logger
-
-if TYPE_CHECKING:
-    from queue_core.kombu.channel import TowlineChannel
+from queue_core.mailboxes.mailbox import Popped
 
 LETTER: Final = "letter."
 """The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
@@ -29,8 +28,18 @@ class StrictBase64(Base64):
         return b64decode(s, validate=True)
 
 
+class ReceivingChannel(Protocol):
+    """A channel as its consumers' messages come through it; `Message` is kombu's class of messages."""
+
+    Message: Callable[..., Any]
+    qos: LeaseQoS
+
+    def take_letter(self, tag: str) -> Popped | None:
+        """Return the mailbox's message that was delivered under this tag, and forget it; None for a lease."""
+
+
 def receive(
-    channel: "TowlineChannel", queue: str, callback: Callable[[Any], Any], raw: KombuMessage, *, no_ack: bool
+    channel: ReceivingChannel, queue: str, callback: Callable[[Any], Any], raw: KombuMessage, *, no_ack: bool
 ) -> None:
     """Hand a message to its consumer.
 
@@ -60,7 +69,7 @@ def receive(
         _refuse(channel, queue, tag, f"a Celery worker can't read it ({type(error).__name__})")
 
 
-def _refuse(channel: "TowlineChannel", queue: str, tag: str, flaw: str) -> None:
+def _refuse(channel: ReceivingChannel, queue: str, tag: str, flaw: str) -> None:
     """Make a message dead; one of a mailbox is dropped."""
     _log.warning(events.MESSAGE_MALFORMED, queue=queue, reason=flaw)
     if channel.take_letter(tag) is None:

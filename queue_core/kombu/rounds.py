@@ -6,21 +6,66 @@ The calls may be made beside the event loop. Room is reckoned, and messages are 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol, TypeAlias
 
+from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
-from queue_core.kombu.envelope import priority_of
-from queue_core.kombu.keeper import LeaseKeeper
-
-if TYPE_CHECKING:
-    from queue_core.kombu.channel import Delivery, TowlineChannel
+from queue_core.kombu.envelope import KombuMessage, priority_of
+from queue_core.kombu.keeper import Ending, LeaseKeeper
 
 LETTERS_PER_ROUND = 100
 SHORTEST_GATHERING_SECONDS = 0.001
 """Calls that take less are not worth waiting for others."""
 LONGEST_GATHERING_SECONDS = 0.005
 
-Addressed: TypeAlias = "tuple[TowlineChannel, Delivery]"
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A message on its way to its consumer.
+
+    Args:
+        at: when it was published.
+        leased_at: when its task was leased; 0: it comes from a mailbox.
+        is_counted: it is a task, and takes room until it is acknowledged.
+        near_eta: of a task that is given to a worker a little before it is due.
+    """
+
+    queue: str
+    at: int
+    message: KombuMessage
+    leased_at: int = 0
+    is_counted: bool = False
+    near_eta: Instant | None = None
+
+    @property
+    def tag(self) -> str:
+        """The name of this delivery."""
+        return str(self.message["properties"]["delivery_tag"])
+
+
+class RoundChannel(Protocol):
+    """A channel as rounds use it: they fetch what its queues have, deliver it, and give back what nobody takes."""
+
+    def letters(self, queues: Sequence[str], count: int, *, no_ack: bool) -> list[Delivery]:
+        """Take messages out of mailboxes."""
+
+    def lease(self, queue: str, count: int) -> tuple[list[Delivery], int]:
+        """Lease up to `count` tasks; return the messages, and how many leases were granted."""
+
+    def takes(self, delivery: Delivery) -> bool:
+        """Return whether a task that was leased is to be delivered."""
+
+    def is_unacknowledged(self, tag: str) -> bool:
+        """Return whether this message was delivered and not acknowledged yet."""
+
+    def end_lease(self, tag: str, ending: Ending) -> None:
+        """End a lease at the next flush."""
+
+    def give_back(self, delivery: Delivery) -> None:
+        """Give back what could not be delivered."""
+
+
+Addressed: TypeAlias = tuple[RoundChannel, Delivery]
 """A message and the channel that consumes it."""
 
 
@@ -33,7 +78,7 @@ class ChannelRoom:
         counted_mailboxes: all others.
     """
 
-    channel: "TowlineChannel"
+    channel: RoundChannel
     task_queues: Sequence[str]
     mailboxes: Sequence[str]
     counted_mailboxes: Sequence[str]
@@ -83,7 +128,7 @@ class Gathering:
     def __init__(self) -> None:
         self._seconds = 0.0
         self._began_at: float | None = None
-        self._begun: list[tuple[float, TowlineChannel, str]] = []
+        self._begun: list[tuple[float, RoundChannel, str]] = []
 
     def call_began(self, *, now: float) -> None:
         """Note the beginning of a call that ends leases."""
@@ -99,7 +144,7 @@ class Gathering:
     def pause_seconds(self, *, now: float) -> float:
         """Return how long to wait for acknowledgements; 0: no longer."""
         longest = min(self._seconds, LONGEST_GATHERING_SECONDS)
-        self._begun = [one for one in self._begun if now - one[0] < longest and one[1].qos.is_unacknowledged(one[2])]
+        self._begun = [one for one in self._begun if now - one[0] < longest and one[1].is_unacknowledged(one[2])]
         if longest < SHORTEST_GATHERING_SECONDS or not self._begun:
             return 0.0
         return longest - (now - self._begun[-1][0])

@@ -24,12 +24,22 @@ from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.kombu import celery_state, events
 from queue_core.kombu.address import address_of, completed, url_of
 from queue_core.kombu.broker import broker_of, worker_name
-from queue_core.kombu.channel import Delivery, TowlineChannel
+from queue_core.kombu.channel import TowlineChannel
 from queue_core.kombu.connection_info import hide_secrets
 from queue_core.kombu.envelope import KombuMessage
 from queue_core.kombu.fetch_thread import FetchThread
 from queue_core.kombu.options import options_of
-from queue_core.kombu.rounds import Addressed, ChannelRoom, Fetched, Fetcher, Gathering, give_back, merged
+from queue_core.kombu.rounds import (
+    Addressed,
+    ChannelRoom,
+    Delivery,
+    Fetched,
+    Fetcher,
+    Gathering,
+    RoundChannel,
+    give_back,
+    merged,
+)
 from queue_core.kombu.wake_thread import WakeThread
 from queue_core.log import get_logger
 from queue_core.task import quarantined_task_of
@@ -367,7 +377,7 @@ class TowlineTransport(VirtualTransport):
                 return True
         return False
 
-    def give_back_fetched(self, channel: TowlineChannel, queue: str) -> None:
+    def give_back_fetched(self, channel: RoundChannel, queue: str) -> None:
         """Give back what was fetched of a queue whose consumer on this channel has ended."""
         fetched = self._take_fetched()
         of_channel = [one for one in fetched if one[0] is channel and one[1].queue == queue]
@@ -449,7 +459,7 @@ class TowlineTransport(VirtualTransport):
         finally:
             give_back(left)
 
-    def _deliver(self, channel: TowlineChannel, delivery: Delivery) -> bool:
+    def _deliver(self, channel: RoundChannel, delivery: Delivery) -> bool:
         """Deliver a message, or give it back where nobody takes it."""
         callback = self._callbacks.get(delivery.queue)
         if callback is None or not channel.takes(delivery):

@@ -6,16 +6,16 @@ leases, and at its server by its calls (ADR 97).
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from queue_core.clock import seconds_between
-from queue_core.registrations.registration import Registration
+from queue_core.registration import Registration
 from queue_core.registrations.served_tags import KIND as POOL_TAGS
 from queue_core.registrations.served_tags import is_recent
 from queue_core.registrations.supervisors import KIND as SUPERVISORS
 from queue_core.registrations.supervisors import supervisor_in
 from queue_core.registrations.verbs import registrations
-from queue_core.stats import WorkerActivity
+from queue_core.stats import HeldTask, LeasingWorker, WorkerActivity
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork
 
@@ -29,46 +29,6 @@ MAX_LEASES: Final = 2_000
 """Live leases of one queue that are looked at, at most."""
 MAX_ENDED: Final = 1_000
 """Ended leases of one queue that are counted, at most: the newest."""
-
-WorkerState = Literal["busy", "leasing", "idle"]
-
-
-@dataclass(frozen=True, slots=True)
-class HeldTask:
-    """A task that a worker holds."""
-
-    queue: str
-    task: str
-    tag: str | None
-    held_seconds: float
-    lease_number: int
-
-
-@dataclass(frozen=True, slots=True)
-class LeasingWorker:
-    """A worker that leases from the queues of a store.
-
-    Args:
-        pool: the pool of a supervisor that its name stands for; "": no supervisor started it.
-        host, pid, since: where and since when (seconds since the epoch) it runs, as it registered; "", 0: unknown.
-        queues: those it is known to lease from.
-        state: `busy`: it holds a task; `leasing`: a call of it waits for one; `idle`: neither, or unknown.
-        silent_seconds: since its last call to the server that answers; None: it has not called that one.
-        finished: tasks that it has ended: as it registered, or among the newest 1,000 ended leases of its queues.
-        holding: tasks that it holds; `tasks` names the first ones, the longest held first.
-    """
-
-    worker: str
-    pool: str
-    host: str
-    pid: int
-    since: float
-    queues: tuple[str, ...]
-    state: WorkerState
-    silent_seconds: float | None
-    finished: int
-    holding: int
-    tasks: tuple[HeldTask, ...] = ()
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
 from queue_core.api import Queues
-from queue_core.registrations.registration import MAX_FACTS_BYTES
+from queue_core.registration import MAX_FACTS_BYTES
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
 ServedTags: TypeAlias = tuple[str | None, ...]

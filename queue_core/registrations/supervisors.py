@@ -12,7 +12,7 @@ from typing import Final
 from queue_core.clock import MICROSECONDS
 from queue_core.config.store_urls import masked
 from queue_core.process.own_addresses import is_of_this_machine
-from queue_core.registrations.registration import MAX_FACTS_BYTES, Registration
+from queue_core.registration import MAX_FACTS_BYTES, Registration
 
 KIND: Final = "supervisors"
 """The registrations of supervisors."""

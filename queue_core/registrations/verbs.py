@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from queue_core.clock import after
 from queue_core.errors import InvalidRequestError
-from queue_core.registrations.registration import (
+from queue_core.registration import (
     MAX_REGISTRATIONS,
     Registration,
     check_kind,

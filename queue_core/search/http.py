@@ -3,9 +3,9 @@
 from dataclasses import fields
 from typing import cast
 
+from queue_core.criteria import Action, ChangeTo, MatchedBatch, Search, SearchPage
 from queue_core.http_api import values
 from queue_core.http_api.values import Json
-from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Search, SearchPage
 
 
 def search_json(wanted: Search, *, after: int, scan: int) -> Json:

@@ -6,7 +6,7 @@ from typing import Final
 
 from queue_core.api import Queue
 from queue_core.clock import Instant
-from queue_core.search.criteria import Action, MatchedBatch, Search
+from queue_core.criteria import Action, MatchedBatch, Search
 
 MAX_STEPS: Final = 1_000_000
 """Calls of one search or change, at most."""

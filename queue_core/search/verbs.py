@@ -7,9 +7,9 @@ from pydantic_core import from_json, to_json
 
 from queue_core.calls.pieces import Piece, RunPiece, keep_first, session_of
 from queue_core.clock import Instant
+from queue_core.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_tag
-from queue_core.search.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
 from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork

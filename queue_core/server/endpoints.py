@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import get_type_hints
 
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, mailbox_calls, schedules, schemas
+from queue_core.server import handlers, mailbox_calls, schedules, schemas, search
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.leases import reports
 from queue_core.server.schemas import Response, response
-from queue_core.server.search import calls as search
 from queue_core.server.state import ServerState
 
 Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]

@@ -18,7 +18,7 @@ from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
 from queue_core.http_api.transport import HttpResponse
-from queue_core.registrations.registration import Registration
+from queue_core.registration import Registration
 from queue_core.registrations.supervisors import (
     KIND,
     RegisteredSupervisor,

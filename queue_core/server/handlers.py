@@ -11,16 +11,15 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from queue_core import limits
-from queue_core.api import Observation
 from queue_core.calls.once import once
 from queue_core.calls.pieces import CallProgress, RunPiece, failed_after, piece_after, purge_pieces, redrive_pieces
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.events import QueueEvent
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
+from queue_core.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.registrations import present_workers as present
 from queue_core.registrations import verbs as registration_verbs
-from queue_core.registrations.registration import MAX_REGISTRATION_SECONDS, Registration
 from queue_core.server import events, schemas
 from queue_core.server.access import check_whole_store, is_in_scope, sees_facts
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
@@ -33,10 +32,10 @@ from queue_core.server.open_calls import a_long_wait
 from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.stats import FinishedLease, QueueStats, TaskRemoval, WorkerActivity
+from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, TaskRemoval, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, Storage
+from queue_core.verbs import ClientCall, Observation, Storage
 
 log = get_logger()
 
@@ -429,14 +428,14 @@ async def worker_activity(core: ServerState, call: EndpointCall) -> schemas.Work
 class PresentWorkers(TypedDict):
     """Workers that lease from the queues, by name; at most 1,000."""
 
-    workers: list[present.LeasingWorker]
+    workers: list[LeasingWorker]
 
 
 async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorkers:
     now = core.service.clock.monotonic()
     heard = [(one.queue, one.describe(now=now)) for one in core.waiting.presence.recent(now=now)]
 
-    def read(work: UnitOfWork) -> list[present.LeasingWorker]:
+    def read(work: UnitOfWork) -> list[LeasingWorker]:
         found = present.present_workers(work, heard)
         if core.access.sees_all(call.principal):
             return found

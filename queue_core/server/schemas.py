@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.admission import Rate, TagLimits
-from queue_core.api import Observation, ObservationQuery
 from queue_core.attempts.attempt import Attempt
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
@@ -24,7 +23,7 @@ from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_j
 from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.stats import FinishedLease, TagStats, WorkerActivity
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Added, Deletion, Page, Renewed
+from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewed
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 

@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeVar
 
-from queue_core.api import ALL_STATES
 from queue_core.clock import Instant
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.store import Transaction
-from queue_core.task import ANY, StoredTask
+from queue_core.task import ALL_STATES, ANY, StoredTask
 from queue_core.verbs import HeldName
 
 CHUNK_TASKS: Final = 500

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from queue_core.cli.console.alone import Announced, ConsoleAlone, OfServer
+from queue_core.cli.console_alone import Announced, ConsoleAlone, OfServer
 from queue_core.server.console.proxy import role_login
 from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
 from tests.console.visits import Visitor

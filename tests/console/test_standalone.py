@@ -15,7 +15,7 @@ from orchestrator.demo.script import settings_text
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.cli.console.alone import Announced, ApiSource, ConsoleAlone, OfServer, OfStore
+from queue_core.cli.console_alone import Announced, ApiSource, ConsoleAlone, OfServer, OfStore
 from queue_core.console.api import ApiReply, Query, SplitApi
 from queue_core.console.app import PersonFinder
 from queue_core.console.logins import CODE_SECONDS, OneTimeLogins

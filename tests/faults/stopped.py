@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 
 from queue_core.connect import open_queues
+from queue_core.criteria import Search
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
-from queue_core.search.criteria import Search
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Deletion
 from tests.faults.checker import Violation

@@ -5,7 +5,7 @@ from typing import Final, Unpack
 
 import click
 
-from queue_core.api import ALL_STATES, Queue
+from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.commands.admin import STATES, print_tasks
 from queue_core.cli.group import command
@@ -15,9 +15,10 @@ from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import task_record
 from queue_core.clock import Instant, SystemClock
 from queue_core.clock import after as moved
+from queue_core.criteria import Action, Search
 from queue_core.process.wording import counted
-from queue_core.search.criteria import Action, Search
 from queue_core.search.steps import MAX_STEPS, MatchingChange
+from queue_core.task import ALL_STATES
 
 CHANGED: Final[dict[Action, str]] = {
     "release": "given back",

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.errors import UnknownQueueError
 from queue_core.limits import MAX_TASKS_PER_LEASE, MAX_TOKENS_PER_CALL
@@ -22,7 +21,7 @@ from queue_core.server.appengine.queues import no_task, pull_queue
 from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.service import Operation
 from queue_core.stats import TaskRemoval
-from queue_core.task import ANY, Lease, TagFilter, TaskState
+from queue_core.task import ALL_STATES, ANY, Lease, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted, PayloadAllowance, Renewal
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Final
 
 from queue_core import limits
-from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import QueueModeError, UnknownQueueError
 from queue_core.queue_files.plan import ALWAYS_THERE
@@ -17,7 +16,7 @@ from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.leases.rates import LeaseCounts
 from queue_core.service import Operation
 from queue_core.stats import QueueStats
-from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
+from queue_core.task import ALL_STATES, ANY, QueueSpec, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_QUEUES_PER_CALL = 1000

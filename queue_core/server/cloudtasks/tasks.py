@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from queue_core import limits
-from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS
 from queue_core.server.auth import described
 from queue_core.server.cloudtasks.call import (
@@ -19,7 +18,7 @@ from queue_core.server.cloudtasks.messages import BASIC, FULL
 from queue_core.server.cloudtasks.names import QueueName, TaskName, parse_queue, parse_task
 from queue_core.server.state import ServerState
 from queue_core.stats import TaskRemoval
-from queue_core.task import ANY, NewTask, StoredTask, TaskState
+from queue_core.task import ALL_STATES, ANY, NewTask, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
 
 MAX_RESPONSE_BYTES = 32 << 20

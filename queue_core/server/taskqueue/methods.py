@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from queue_core import limits
-from queue_core.api import ALL_STATES
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
 from queue_core.server.access import Access, check_access, check_scope
@@ -31,7 +30,7 @@ from queue_core.server.taskqueue.task_json import (
     task_json,
 )
 from queue_core.stats import TaskRemoval
-from queue_core.task import ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.task import ALL_STATES, ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import PayloadAllowance, Renewal
 

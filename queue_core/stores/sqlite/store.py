@@ -14,6 +14,7 @@ from queue_core.errors import InvalidRequestError, StoreError, StoreFullError, S
 from queue_core.process import forking
 from queue_core.store import Ticket, Unit
 from queue_core.stores.sqlite import adds
+from queue_core.stores.sqlite.bus import DatagramBus
 from queue_core.stores.sqlite.check import check
 from queue_core.stores.sqlite.driver import INHERITED, Driver, Progress, Row, SqliteConnection, best_driver
 from queue_core.stores.sqlite.file import (
@@ -28,7 +29,6 @@ from queue_core.stores.sqlite.file import (
     unused_bytes,
     vacuum,
 )
-from queue_core.stores.sqlite.notify.bus import DatagramBus
 from queue_core.stores.sqlite.session import (
     CatalogCache,
     ReaderPool,

@@ -18,7 +18,7 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Phase
 from queue_core.clock import Instant
 from queue_core.connect import open_queues
-from queue_core.registrations.registration import Registration
+from queue_core.registration import Registration
 from queue_core.registrations.supervisors import KIND, LASTING_SECONDS
 from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread

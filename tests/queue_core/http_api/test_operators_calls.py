@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from queue_core.client import HttpQueues
+from queue_core.criteria import MatchedBatch, Search
 from queue_core.schedules.schedule import Schedule
-from queue_core.search.criteria import MatchedBatch, Search
 from queue_core.task import NewTask, QueueSpec, TagFilter, TaskState
 from tests.support.cutting_proxy import CuttingProxy, a_proxy
 from tests.support.servers import IMPATIENT, QUEUE, a_server

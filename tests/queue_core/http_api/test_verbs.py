@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from queue_core.api import ObservationQuery, Queues
+from queue_core.api import Queues
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
@@ -15,7 +15,7 @@ from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.verbs import Deletion
+from queue_core.verbs import Deletion, ObservationQuery
 from tests.support.servers import IMPATIENT
 
 SPEC = QueueSpec("work", lease_seconds=30.0, max_leases=2, retry_min_seconds=0.0, retry_max_seconds=0.0)

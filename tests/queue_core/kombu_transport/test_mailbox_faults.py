@@ -12,8 +12,8 @@ from queue_core.clock import SystemClock
 from queue_core.kombu.opened import OpenedBroker
 from queue_core.mailboxes.exchanges import Binding
 from queue_core.mailboxes.news import Posted
-from queue_core.stores.sqlite.notify import bus as bus_module
-from queue_core.stores.sqlite.notify.bus import DatagramBus
+from queue_core.stores.sqlite import bus as bus_module
+from queue_core.stores.sqlite.bus import DatagramBus
 from tests.support.cutting_proxy import CuttingTcpProxy, a_tcp_proxy
 from tests.support.eventually import eventually
 from tests.support.stores.shared_engines import EngineName

@@ -1,20 +1,20 @@
 """What a round asks a broker for, in which order it delivers, and when acknowledgements wait for others."""
 
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, cast
 
 import kombu
 import pytest
 
 from queue_core.clock import Instant
-from queue_core.kombu.channel import Delivery, TowlineChannel
 from queue_core.kombu.rounds import (
     LONGEST_GATHERING_SECONDS,
     Addressed,
     ChannelRoom,
+    Delivery,
     Fetcher,
     Gathering,
+    RoundChannel,
     merged,
 )
 from tests.queue_core.kombu_transport.conftest import Connect
@@ -114,12 +114,14 @@ class Delivered:
 
     def __init__(self) -> None:
         self.tags: set[str] = set()
-        self.qos = SimpleNamespace(is_unacknowledged=lambda tag: tag in self.tags)
 
     def deliver(self, tag: str) -> Addressed:
         self.tags.add(tag)
         delivery = Delivery("jobs", 1, {"properties": {"delivery_tag": tag}}, Instant(1), is_counted=True)
-        return cast("TowlineChannel", self), delivery
+        return cast("RoundChannel", self), delivery
+
+    def is_unacknowledged(self, tag: str) -> bool:
+        return tag in self.tags
 
 
 def gathered(call_seconds: float) -> tuple[Gathering, Delivered]:
@@ -152,4 +154,4 @@ def test_it_does_not_wait_for_fast_calls_nor_long_for_slow_ones(call_seconds: fl
 
 
 def test_a_channel_without_room_asks_for_nothing() -> None:
-    assert ChannelRoom(cast("TowlineChannel", None), (), (), (), 0).tasks() == ([], False)
+    assert ChannelRoom(cast("RoundChannel", None), (), (), (), 0).tasks() == ([], False)

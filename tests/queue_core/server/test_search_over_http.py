@@ -8,9 +8,9 @@ from structlog.testing import capture_logs
 
 from queue_core.client import HttpQueues
 from queue_core.clock import Instant
+from queue_core.criteria import Search
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.caller import Retries
-from queue_core.search.criteria import Search
 from queue_core.server import events
 from queue_core.server.options import AccessToken, Role, ServeOptions
 from queue_core.task import NewTask, TaskState

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queue_core.api import ALL_STATES, ObservationQuery, Queue, Queues
+from queue_core.api import Queue, Queues
 from queue_core.errors import UnknownQueueError
-from queue_core.task import Lease, NewTask, QueueSpec
-from queue_core.verbs import Deletion
+from queue_core.task import ALL_STATES, Lease, NewTask, QueueSpec
+from queue_core.verbs import Deletion, ObservationQuery
 
 PREPARED = (NewTask(b"one", name="one"), NewTask(b"two"), NewTask(b"three", tag="x"), NewTask(b"dead", name="dead"))
 MOVED_LEASE_SECONDS = 77.0

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from queue_core.api import ALL_STATES
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
 from queue_core.server.appengine import adds, fast_adds, messages
 from queue_core.server.appengine.codec import CodecError, encode
@@ -16,7 +15,7 @@ from queue_core.server.appengine.queues import QueueSettingsCache
 from queue_core.server.appengine.schema import MessageTable, ProtoRecord
 from queue_core.service import Operation, QueueService
 from queue_core.stores.memory.store import MemoryStore
-from queue_core.task import ANY, NewTask, QueueSpec, StoredTask
+from queue_core.task import ALL_STATES, ANY, NewTask, QueueSpec, StoredTask
 from tests.support.google.appengine_sdk import service_pb2
 
 NOW = Instant(1_800_000_000 * MICROSECONDS)

@@ -20,11 +20,11 @@ from queue_core.calls.pieces import (
     redrive_pieces,
     run_pieces,
 )
+from queue_core.criteria import ChangeTo, Scan, Search
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError, UnknownQueueError
 from queue_core.periodic.verbs import declare_schedules, pause_schedule, resume_schedule
 from queue_core.registrations.verbs import register, registrations
 from queue_core.schedules.schedule import Schedule
-from queue_core.search.criteria import ChangeTo, Scan, Search
 from queue_core.search.verbs import ChangePlan, change_pieces, keep_plan, plan_of, read_page, total_of
 from queue_core.server.fast_path import idempotent_operation
 from queue_core.service import QueueService

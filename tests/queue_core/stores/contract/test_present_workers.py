@@ -6,10 +6,10 @@ import pytest
 
 from queue_core.clock import START, ManualClock
 from queue_core.local import LocalQueues
-from queue_core.registrations.present_workers import KIND, HeldTask, LeasingWorker, pool_of, present_workers
+from queue_core.registrations.present_workers import KIND, pool_of, present_workers
 from queue_core.registrations.supervisors import KIND as SUPERVISORS
 from queue_core.service import QueueService
-from queue_core.stats import WorkerActivity
+from queue_core.stats import HeldTask, LeasingWorker, WorkerActivity
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
 

@@ -11,11 +11,7 @@ from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.clock import Instant
-from queue_core.errors import PermissionDeniedError
-from queue_core.http_api.values import STATES, StateName
-from queue_core.limits import MAX_INTEGER
-from queue_core.log import get_logger
-from queue_core.search.criteria import (
+from queue_core.criteria import (
     MAX_SCANNED,
     NO_VALUES,
     SCANNED,
@@ -26,6 +22,10 @@ from queue_core.search.criteria import (
     Search,
     check_search,
 )
+from queue_core.errors import PermissionDeniedError
+from queue_core.http_api.values import STATES, StateName
+from queue_core.limits import MAX_INTEGER
+from queue_core.log import get_logger
 from queue_core.search.verbs import Total, change_pieces, check_action, keep_plan, plan_of, read_page, total_of
 from queue_core.server import events
 from queue_core.server.fast_path import client_call

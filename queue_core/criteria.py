@@ -6,13 +6,12 @@ from typing import Final, Literal, TypeAlias
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import MAX_PEEK_TASKS, check_text
-from queue_core.task import ANY, StoredTask, TagFilter, TaskState
+from queue_core.task import ALL_STATES, ANY, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Page
 
 Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
 """A change of all tasks that match."""
 
-ALL_STATES: Final = frozenset(TaskState)
 LIVING: Final = ALL_STATES - {TaskState.DEAD}
 STATES_OF: Final[dict[Action, frozenset[TaskState]]] = {
     "release": frozenset({TaskState.LEASED}),

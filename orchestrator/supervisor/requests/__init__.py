@@ -1,1 +1,0 @@
-"""Operators' orders that a supervisor carries out once, unlike overrides, which last."""

@@ -1,1 +1,0 @@
-"""The console alone, on a listener of its own."""

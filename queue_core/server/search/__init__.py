@@ -1,1 +1,0 @@
-"""The endpoints of searches, and of changes of all tasks that match one."""

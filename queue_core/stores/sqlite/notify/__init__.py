@@ -1,1 +1,0 @@
-"""Texts between the processes that have one file open."""
