@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from orchestrator.assembly import celery_fleets
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.errors import SourceUnavailableError

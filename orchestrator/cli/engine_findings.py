@@ -7,7 +7,7 @@ from typing import Final
 
 import docker
 
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.containers import Volume
 from orchestrator.config.pools import PoolSpec

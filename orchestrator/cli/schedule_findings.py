@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import Project
 from queue_core.cli.failure import CommandError

@@ -20,20 +20,17 @@ from queue_core.attempts.error_text import name_of, parts_of
 from queue_core.attempts.failures import failure_message, failure_of, host_name
 from queue_core.clock import seconds_between
 from queue_core.worker import events
-from queue_core.worker.context import Timeout
-from queue_core.worker.invocation import (
+from queue_core.worker.code_lines import (
     MAX_FRAMES,
     MAX_LINES_SHOWN,
     CodeLine,
-    Invocation,
-    InvocationFailed,
-    Outcome,
     line_of,
     lines_from,
     place_of_lines,
     shown_lines,
-    traceback_without,
 )
+from queue_core.worker.context import Timeout
+from queue_core.worker.invocation import Invocation, InvocationFailed, Outcome, traceback_without
 from queue_core.worker.lifecycle import EXIT_HUNG, EXIT_LOOP_ENDED, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.log_context import LogContext
 

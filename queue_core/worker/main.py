@@ -32,7 +32,7 @@ from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
 from queue_core.worker import events
 from queue_core.worker.app import load_app
-from queue_core.worker.invocation import line_of
+from queue_core.worker.code_lines import line_of
 from queue_core.worker.lifecycle import EXIT_INTERNAL, EXIT_MISCONFIGURED, EXIT_OK, EXIT_UNREACHABLE
 from queue_core.worker.presence import WorkerRegistration
 from queue_core.worker.respawn import EXIT_RECYCLED, run_in_children

@@ -16,8 +16,9 @@ from queue_core.stats import OVERRAN
 from queue_core.task import Lease
 from queue_core.verbs import Renewal
 from queue_core.worker import events
+from queue_core.worker.code_lines import full_lines, place_of_lines, shown_lines, traceback_of_lines
 from queue_core.worker.context import Task
-from queue_core.worker.invocation import Invocation, full_lines, place_of_lines, shown_lines, traceback_of_lines
+from queue_core.worker.invocation import Invocation
 from queue_core.worker.lifecycle import EXIT_HUNG, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.removals import removals_of
 

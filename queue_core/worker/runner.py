@@ -15,7 +15,7 @@ from queue_core.worker.app import App
 from queue_core.worker.async_executor import AsyncExecutor
 from queue_core.worker.context import Task
 from queue_core.worker.event_loop import BLOCKED_SECONDS, HandlerEventLoop
-from queue_core.worker.functions.hook_runner import SHORTEST_STOP_SECONDS, HookRunner
+from queue_core.worker.hook_runner import SHORTEST_STOP_SECONDS, HookRunner
 from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient, QueueClients
 from queue_core.worker.lifecycle import EXIT_OK, EXIT_UNREACHABLE, LifecycleEnd, WorkerLifecycle

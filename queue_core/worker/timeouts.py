@@ -8,8 +8,9 @@ from threading import Condition, Thread
 from typing import Final
 
 from queue_core.worker import events
+from queue_core.worker.code_lines import place_of_lines
 from queue_core.worker.context import Task, Timeout
-from queue_core.worker.invocation import Invocation, place_of_lines
+from queue_core.worker.invocation import Invocation
 from queue_core.worker.lease_client import LeaseClient
 from queue_core.worker.lifecycle import EXIT_TIMED_OUT, LifecycleEnd, WorkerLifecycle
 from queue_core.worker.renewals import Renewals

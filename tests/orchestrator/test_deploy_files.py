@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from orchestrator.cli import command
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.settings_file import parse
 from tests.support.commands import ROOT
 from tests.support.fleet.scraped_metrics import METRICS, scraped_from_a_running_fleet

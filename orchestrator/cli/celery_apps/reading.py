@@ -10,7 +10,7 @@ from typing import Final
 
 from orchestrator.cli.celery_apps.facts import TOWLINE, CeleryFacts, as_run, facts_in
 from orchestrator.cli.celery_apps.rules import risks
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.settings_file import Project
 from queue_core.process.wording import counted, shown_seconds
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from orchestrator.cli.broker_findings import broker_findings
-from orchestrator.cli.commands.doctor_checks import Finding, findings
+from orchestrator.cli.commands.doctor_checks import findings
 from orchestrator.cli.engine_findings import engine_findings
+from orchestrator.cli.finding import Finding
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.schedule_findings import schedule_findings
 from orchestrator.settings_file import DEFAULT_FILE, Project

@@ -10,11 +10,11 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
+from orchestrator.cli.finding import Finding
 from orchestrator.cli.store_leader import leader_of
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.exits import Cause
@@ -45,9 +45,6 @@ from queue_core.stores.sqlite.wal import held_snapshot
 from queue_core.task import ANY
 from queue_core.worker.settings import DEFAULT_URL
 
-Level = Literal["ok", "warn", "bad"]
-
-RUNBOOK: Final = "/docs/how-to/runbook"
 MIN_FREE_BYTES: Final = 256 << 20
 LOW_FREE_BYTES: Final = 2 << 30
 MANY_UNUSED_BYTES: Final = 16 << 20
@@ -74,21 +71,6 @@ _PHASES: Final = {
 _LATELY_SECONDS: Final = 3600.0
 _DEATHS: Final = 1_000
 """Certificates that are read, the newest first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """The result of one check, and how to fix it."""
-
-    check: str
-    level: Level
-    found: str
-    fix: str = ""
-
-    @property
-    def see(self) -> str:
-        """The runbook section with cause, check and cure; "" when nothing is wrong."""
-        return "" if self.level == "ok" else f"{RUNBOOK}#doctor-{self.check.replace(' ', '-')}"
 
 
 def findings(project: Project | None, *, file: Path | None = None) -> Iterator[Finding]:

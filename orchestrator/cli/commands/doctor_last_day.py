@@ -10,7 +10,7 @@ from typing import Final
 
 from orchestrator.cli.arrivals import log_files
 from orchestrator.cli.candidates import PoolChoice, recorded_figures, world_of
-from orchestrator.cli.commands.doctor_checks import Finding
+from orchestrator.cli.finding import Finding
 from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.settings_file import Project

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.cli.commands.doctor_checks import Finding
 from orchestrator.cli.engine_findings import engine_findings
+from orchestrator.cli.finding import Finding
 from orchestrator.settings_file import Project, parse
 from tests.support.docker.engine import TEST_IMAGE, PrivateDockerEngine
 

@@ -10,7 +10,7 @@ from queue_core.clock import SystemClock
 from queue_core.errors import AppError
 from queue_core.worker import events
 from queue_core.worker.functions.hooks import AppHooks
-from queue_core.worker.functions.slow_hooks import SlowHooks
+from queue_core.worker.slow_hooks import SlowHooks
 
 
 class Waiting:

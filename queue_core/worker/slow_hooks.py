@@ -10,7 +10,7 @@ from typing import Any, Final
 from queue_core.clock import Clock
 from queue_core.process.wording import shown_seconds
 from queue_core.worker import events
-from queue_core.worker.invocation import CodeLine, full_lines, lines_from, shown_lines
+from queue_core.worker.code_lines import CodeLine, full_lines, lines_from, shown_lines
 
 SLOW_SECONDS: Final = 10.0
 """A hook that runs for so long is logged; then again each time that it has run for twice as long."""

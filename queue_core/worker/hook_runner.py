@@ -9,8 +9,8 @@ from queue_core.attempts.redaction import redacted_traceback
 from queue_core.worker import events
 from queue_core.worker.event_loop import HandlerEventLoop
 from queue_core.worker.functions.hooks import AppHooks
-from queue_core.worker.functions.slow_hooks import SlowHooks
 from queue_core.worker.lifecycle import WorkerLifecycle
+from queue_core.worker.slow_hooks import SlowHooks
 
 SHORTEST_STOP_SECONDS: Final = 1.0
 """Least time that an async hook of the worker's end gets, even when the grace is over."""
