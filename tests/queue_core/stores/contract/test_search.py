@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
+from queue_core import criteria
 from queue_core.api import Queue
 from queue_core.attempts.failures import failure_of
 from queue_core.clock import START, ManualClock
 from queue_core.criteria import Action, Search
 from queue_core.errors import InvalidRequestError
 from queue_core.local import LocalQueues
-from queue_core.search import criteria
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import NewTask, TagFilter, TaskState
