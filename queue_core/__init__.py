@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from queue_core.stats import (
         FinishedLease,
         History,
+        LeasingWorker,
         LiveLease,
         QueueStats,
         Samples,
@@ -110,7 +111,9 @@ else:
         "queue_core.http_api.caller": "Retries",
         "queue_core.local": "LocalQueue LocalQueues",
         "queue_core.criteria": "ChangeTo MatchedBatch Search SearchPage",
-        "queue_core.stats": "FinishedLease History WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask",
+        "queue_core.stats": (
+            "FinishedLease History LeasingWorker WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask"
+        ),
         "queue_core.task": "ANY Lease NewTask Progress QueueSpec StoredTask TagFilter TaskState UNTAGGED",
         "queue_core.store": "Added Deletion Page Renewal Renewed Storage",
         "queue_core.verbs": "ExchangeResult Observation ObservationQuery",
@@ -172,6 +175,7 @@ __all__ = [
     "InvalidTokenError",
     "Lease",
     "LeaseLostError",
+    "LeasingWorker",
     "ListenError",
     "LiveLease",
     "LocalQueue",

@@ -38,8 +38,8 @@ GROUPS: Final = (
     (
         "Settings and figures",
         (
-            "QueueSpec Rate TagLimits Storage QueueStats TagStats History FinishedLease LiveLease WaitingTask "
-            "WorkerActivity Samples Observation ObservationQuery"
+            "QueueSpec Rate TagLimits Storage QueueStats TagStats History FinishedLease LiveLease LeasingWorker "
+            "WaitingTask WorkerActivity Samples Observation ObservationQuery"
         ),
     ),
 )
