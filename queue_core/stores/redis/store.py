@@ -154,8 +154,8 @@ class RedisStore:
         if isinstance(sharded, list) and sharded:
             names = ", ".join(sorted(name.decode() for name in sharded if isinstance(name, bytes)))
             raise StoreVersionError(
-                f"{self._client.url} has queues in shards, which this version can't read: {names}. Move them to "
-                "another store with the version that made them (towline migrate), or delete them there"
+                f"{self._client.url}: stored in shards, which this version can't read: {names}. Move them to another "
+                "store with the version that made them (towline migrate), or delete them there"
             )
         self._client.execute(LAYOUT, "SET", LAYOUT, VERSION, "NX")
         answer = self._client.execute(LAYOUT, "GET", LAYOUT)
