@@ -27,7 +27,7 @@ _RECOUNT = """
     ) AS t ON t.queue = k.queue AND t.kind = k.kind AND t.tag = k.tag
     WHERE coalesce(k.counted, '(0,0,0,0,0)') <> coalesce(t.counted, '(0,0,0,0,0)')
 """
-# Tasks of queue 0 are for the planner: see `migrations/0002_floors.sql`.
+# Tasks of queue 0 are for the planner: see `schema/floors.sql`.
 # Each query finds rows that violate an invariant; the first column is shown.
 _INVARIANTS = (
     ("{}", _RECOUNT),

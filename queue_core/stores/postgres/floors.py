@@ -1,7 +1,7 @@
 """Raise the floors at which leases begin their search, while dead rows can't be removed (ADR 35).
 
 A thread runs while there are calls and many dead rows, and ends with them. It works in transactions of its own, so a
-call never waits for it. What a floor is, and why no task is lost below one, is told in `migrations/0002_floors.sql`.
+call never waits for it. What a floor is, and why no task is lost below one, is told in `schema/floors.sql`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

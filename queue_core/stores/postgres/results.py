@@ -110,7 +110,7 @@ def task_of(queue: str, row: Row, *, has_lanes: bool = False) -> StoredTask:
 
 
 def _state_of(stored: int, *, in_lane: bool) -> TaskState:
-    """Return the state for a stored one: see `migrations/0007_lanes.sql`."""
+    """Return the state for a stored one: see `schema/lanes.sql`."""
     if stored > TaskState.DEAD:
         return TaskState.READY
     if stored <= TaskState.READY:

@@ -13,7 +13,7 @@ from queue_core.store import Subscription
 from queue_core.stores.postgres.client.address import parse_address
 from queue_core.stores.postgres.client.pool import MAX_CONNECTIONS, ConnectionPool
 from queue_core.stores.postgres.notify.signals import NotifySignals
-from queue_core.stores.postgres.schema import migrations, schema_text
+from queue_core.stores.postgres.schema import schema_text
 from queue_core.task import ANY
 from tests.support.stores import engines
 from tests.support.stores.engines import Engine, EngineUnavailableError
@@ -31,9 +31,6 @@ def make_schema(url: str) -> str:
         connection.execute(f"SET search_path TO {SCHEMA}")  # type: ignore[call-overload]
         for subject in ("life", "notify"):
             connection.execute(schema_text(subject).encode())
-        for migration in migrations():
-            if migration.name.endswith("_waiters"):
-                connection.execute(migration.text.encode())
     return url
 
 

@@ -46,8 +46,14 @@ BEGIN
     GET DIAGNOSTICS gone = ROW_COUNT;
     DELETE FROM towline.names AS n WHERE n.queue = queue_id;
     DELETE FROM towline.counts AS c WHERE c.queue = queue_id;
+    DELETE FROM towline.stored AS s WHERE s.queue = queue_id;
     DELETE FROM towline.samples AS s WHERE s.queue = queue_id;
     DELETE FROM towline.trimmed AS t WHERE t.queue = queue_id;
+    DELETE FROM towline.floors AS f WHERE f.queue = queue_id;
+    DELETE FROM towline.tag_floors AS f WHERE f.queue = queue_id;
+    DELETE FROM towline.lowered_floors AS f WHERE f.queue = queue_id;
+    DELETE FROM towline.lanes AS l WHERE l.queue = queue_id;
+    DELETE FROM towline.lane_notes AS n WHERE n.queue = queue_id;
     DELETE FROM towline.queues AS q WHERE q.id = queue_id;
     RETURN gone;
 END $$;

@@ -2,13 +2,17 @@
 
 -- The last committed call of each connection: the connection's random number (or that of a client's session), and the
 -- number of the call on it. The call itself writes its row, so no crash, failover or proxy can separate the two.
+-- Markers lie in parts of 256 calls, so that no row is updated for ever. There is one row of each connection: the call
+-- that begins a part deletes the last one.
 CREATE TABLE commit_markers (
-    connection int8 PRIMARY KEY,
+    connection int8 NOT NULL,
     call int8 NOT NULL,
     xid xid8 NOT NULL,
     marked_at timestamptz NOT NULL DEFAULT now(),
     is_closed bool NOT NULL DEFAULT false,
-    ids int8[]
+    ids int8[],
+    part int8 NOT NULL DEFAULT 0,
+    PRIMARY KEY (connection, part)
 ) WITH (
     fillfactor = 10,
     autovacuum_vacuum_scale_factor = 0,
@@ -26,15 +30,32 @@ $$;
 -- returns true, as assigning a result calls a function without a query around it.
 CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql AS $$
+DECLARE
+    last record;
 BEGIN
     UPDATE towline.commit_markers AS m
     SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids
-    WHERE m.connection = set_commit_marker.connection AND m.call < set_commit_marker.call AND NOT m.is_closed;
+    WHERE m.connection = set_commit_marker.connection AND m.part = set_commit_marker.call >> 8
+        AND m.call < set_commit_marker.call AND NOT m.is_closed;
     IF NOT FOUND THEN
-        -- The connection's first call; if its marker was closed, this fails, and the call with it.
-        INSERT INTO towline.commit_markers VALUES (
-            set_commit_marker.connection, set_commit_marker.call, pg_current_xact_id(), now(), false,
-            set_commit_marker.ids
+        -- The first call of the connection or of a part.
+        DELETE FROM towline.commit_markers AS m
+        WHERE m.connection = set_commit_marker.connection AND NOT m.is_closed AND m.part = (
+            SELECT o.part FROM towline.commit_markers AS o
+            WHERE o.connection = set_commit_marker.connection AND o.part < set_commit_marker.call >> 8
+            ORDER BY o.part DESC LIMIT 1
+        )
+        RETURNING m.call INTO last;
+        IF last.call >= set_commit_marker.call OR EXISTS (
+            SELECT FROM towline.commit_markers AS m
+            WHERE m.connection = set_commit_marker.connection AND m.part > set_commit_marker.call >> 8
+        ) THEN
+            RAISE 'a later call was made' USING ERRCODE = 'unique_violation';
+        END IF;
+        -- If the marker was closed, or a later call left it, this fails, and the call with it.
+        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids) VALUES (
+            set_commit_marker.connection, set_commit_marker.call >> 8, set_commit_marker.call, pg_current_xact_id(),
+            now(), set_commit_marker.ids
         );
     END IF;
     RETURN true;
@@ -42,12 +63,15 @@ END $$;
 
 -- Close a connection's marker and return the outcome of its last call; `xid` NULL: it took no effect, and no longer
 -- can. Waits for a call in progress.
-CREATE FUNCTION close_commit_marker(connection int8, call int8, OUT xid xid8, OUT ids int8[]) LANGUAGE plpgsql AS $$
+CREATE FUNCTION close_commit_marker(connection int8, call int8, OUT xid xid8, OUT ids int8[])
+LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO towline.commit_markers VALUES (close_commit_marker.connection, 0, pg_current_xact_id(), now(), true)
+    INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, is_closed)
+    VALUES (close_commit_marker.connection, close_commit_marker.call >> 8, 0, pg_current_xact_id(), now(), true)
     ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
-        UPDATE towline.commit_markers AS m SET is_closed = true WHERE m.connection = close_commit_marker.connection
+        UPDATE towline.commit_markers AS m SET is_closed = true
+        WHERE m.connection = close_commit_marker.connection AND m.part = close_commit_marker.call >> 8
         RETURNING CASE WHEN m.call = close_commit_marker.call THEN m.xid END, m.ids INTO xid, ids;
     END IF;
 END $$;
@@ -86,7 +110,16 @@ BEGIN
     )::towline.lease_row;
 END $$;
 
--- Forget connections that have made no call for a day.
-CREATE FUNCTION forget_commit_markers() RETURNS void LANGUAGE sql AS $$
-    DELETE FROM towline.commit_markers AS m WHERE m.marked_at < now() - interval '1 day'
-$$;
+-- Forget connections that have made no call for a day; not while floors rise, as it would read all dead rows.
+CREATE FUNCTION forget_commit_markers() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (
+        SELECT FROM towline.queues AS q CROSS JOIN LATERAL (
+            SELECT s.ceiling, s.made_at FROM towline.floors AS s WHERE s.queue = q.id ORDER BY s.step DESC LIMIT 1
+        ) AS f
+        WHERE f.ceiling > -9223372036854775808 AND f.made_at > clock_timestamp() - interval '1 minute'
+    ) THEN
+        RETURN;
+    END IF;
+    DELETE FROM towline.commit_markers AS m WHERE m.marked_at < now() - interval '1 day';
+END $$;

@@ -21,7 +21,7 @@ $$;
 
 -- Add to the counters of a tag.
 CREATE FUNCTION count_tasks(
-    queue int4, slot int2, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,
+    queue int4, slot int8, tag text, now int8, ready int8 DEFAULT 0, delayed int8 DEFAULT 0, leased int8 DEFAULT 0,
     dead int8 DEFAULT 0, added int8 DEFAULT 0, deleted int8 DEFAULT 0, released int8 DEFAULT 0, expired int8 DEFAULT 0,
     died int8 DEFAULT 0
 ) RETURNS void LANGUAGE sql AS $$
@@ -39,7 +39,7 @@ CREATE FUNCTION count_tasks(
 $$;
 
 -- Count tasks that were added, by their tags and etas.
-CREATE FUNCTION count_added(queue_id int4, slot int2, now int8, tags text[], etas int8[]) RETURNS void
+CREATE FUNCTION count_added(queue_id int4, slot int8, now int8, tags text[], etas int8[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, added, changed_at)
@@ -52,7 +52,7 @@ BEGIN
 END $$;
 
 -- Count deletions and leases; each array has the tag of every one.
-CREATE FUNCTION count_worked(queue_id int4, slot int2, now int8, deleted text[], leased text[]) RETURNS void
+CREATE FUNCTION count_worked(queue_id int4, slot int8, now int8, deleted text[], leased text[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, leases, deleted, changed_at)
@@ -68,7 +68,8 @@ BEGIN
         deleted = c.deleted + excluded.deleted, changed_at = excluded.changed_at;
 END $$;
 
--- Return the counters of a queue, or of some of its tags (empty: of the untagged), summed over the slots.
+-- Return the counters of a queue, or of some of its tags (empty: of the untagged), summed over the slots from the
+-- newest sum on.
 CREATE FUNCTION sum_counts(queue_id int4, tags text[]) RETURNS towline.counts LANGUAGE plpgsql STABLE AS $$
 DECLARE
     sums towline.counts;
@@ -77,13 +78,17 @@ BEGIN
     SELECT queue_id, kinds[1], 0, '', coalesce(sum(c.ready), 0), coalesce(sum(c.delayed), 0),
         coalesce(sum(c.leased), 0), coalesce(sum(c.dead), 0), coalesce(sum(c.added), 0), coalesce(sum(c.leases), 0),
         coalesce(sum(c.deleted), 0), coalesce(sum(c.released), 0), coalesce(sum(c.expired), 0),
-        coalesce(sum(c.died), 0), max(c.changed_at)
+        coalesce(sum(c.died), 0), max(c.changed_at), coalesce(sum(c.admitted), 0)
     INTO sums
     -- One index scan for each kind and tag. Of a range or a list of kinds every tag may be read.
     FROM unnest(kinds) AS k (kind) CROSS JOIN unnest(CASE kinds[1] WHEN 2 THEN tags ELSE ARRAY[''] END) AS w (tag)
     CROSS JOIN LATERAL (
         SELECT * FROM towline.counts AS each
-        WHERE each.queue = queue_id AND each.kind = k.kind AND each.tag = w.tag
+        WHERE each.queue = queue_id AND each.kind = k.kind AND each.tag = w.tag AND each.slot >= coalesce((
+            SELECT b.slot FROM towline.counts AS b
+            WHERE b.queue = queue_id AND b.kind = k.kind AND b.tag = w.tag AND b.slot % 32 = 0
+            ORDER BY b.slot DESC LIMIT 1
+        ), 0)
         OFFSET 0  -- joined, the planner may read all of them
     ) AS c;
     RETURN sums;
@@ -94,7 +99,7 @@ CREATE FUNCTION gauge(queue_id int4, of_state int2, tags text[]) RETURNS int8 LA
 DECLARE
     sums towline.counts := towline.sum_counts(queue_id, tags);
 BEGIN
-    RETURN CASE of_state WHEN 0 THEN sums.ready WHEN 1 THEN sums.delayed WHEN 2 THEN sums.leased ELSE sums.dead END;
+    RETURN CASE of_state WHEN 0 THEN sums.ready WHEN 1 THEN sums.delayed WHEN 2 THEN sums.leased WHEN 3 THEN sums.dead ELSE 0 END;
 END $$;
 
 -- Forget those tags among the next `most` after `examined` that had no task for a day; return where to go on, '' for
@@ -107,6 +112,9 @@ DECLARE
     last_one text;
     idle text[];
 BEGIN
+    IF towline.is_floored(queue_id) THEN
+        RETURN examined;  -- while dead rows stay, it would read them all
+    END IF;
     SELECT count(*), max(few.tag), array_agg(few.tag) FILTER (WHERE few.idle) INTO number, last_one, idle
     FROM (
         SELECT
@@ -132,6 +140,14 @@ BEGIN
                     SELECT count(*) FROM towline.counts AS a WHERE a.queue = queue_id AND a.kind = 2 AND a.tag = l.tag
                 )
         );
+        -- Not while it owes tokens. A tag without tasks has no other use of its lane.
+        idle := ARRAY(
+            SELECT i.tag FROM unnest(idle) AS i (tag) WHERE NOT EXISTS (
+                SELECT FROM towline.lanes AS l
+                WHERE l.queue = queue_id AND l.kind = 2 AND l.tag = i.tag AND l.full_at > now
+            )
+        );
+        DELETE FROM towline.lanes AS l WHERE l.queue = queue_id AND l.kind = 2 AND l.tag = ANY (idle);
         DELETE FROM towline.counts AS c WHERE c.queue = queue_id AND c.kind = 2 AND c.tag = ANY (idle);
     END IF;
     RETURN CASE WHEN number < most THEN '' ELSE last_one END;

@@ -15,6 +15,8 @@ DECLARE
     queue_id int4;
     moved text;
     is_paused bool;
+    is_limited bool;
+    got record;
     has_tags bool;
     seconds float8;
     max_seconds float8;
@@ -23,7 +25,11 @@ DECLARE
     is_known bool;
     is_due bool;
     q towline.queues;
-    free_slot int2 := 0;
+    lane int2 := 0;
+    free_slot int8;
+    effective int8;  -- this and the next: see `floors`
+    low_ceiling int8;
+    floor int8;
     flags int4 := 0;
     end_at int8;
     end_eta int8 := 9223372036854775807;
@@ -54,16 +60,40 @@ BEGIN
         RETURN;
     END IF;
     IF NOT pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN
-        free_slot := towline.take_slot();
+        lane := towline.take_slot();
     END IF;
     SELECT e.id, e.moved_to, e.paused, e.has_tags, coalesce(asked_seconds, e.lease_seconds), e.max_lease_seconds,
         e.name_retention_seconds, w.retired_at, w.worker IS NOT NULL OR worker_name = '',
         wanted > 0 AND (
-            EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now)
-            OR EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now)
-        )
-    INTO queue_id, moved, is_paused, has_tags, seconds, max_seconds, retention_seconds, retired, is_known, is_due
-    FROM towline.queues AS e LEFT JOIN towline.workers AS w ON w.worker = worker_name WHERE e.name = queue_name;
+            EXISTS (
+                SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now
+                    AND t.eta >= coalesce(f.delayed, -9223372036854775808)
+            )
+            OR EXISTS (
+                SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now
+                    AND t.eta >= coalesce(f.leased, -9223372036854775808)
+            )
+        ),
+        e.is_limited, 1 + lane + coalesce(f.epoch, 0) * 32, f.effective, f.ceiling, coalesce(f.ready, -9223372036854775808)
+    INTO queue_id, moved, is_paused, has_tags, seconds, max_seconds, retention_seconds, retired, is_known, is_due,
+        is_limited, free_slot, effective, low_ceiling, floor
+    FROM towline.queues AS e LEFT JOIN towline.workers AS w ON w.worker = worker_name
+    LEFT JOIN LATERAL (
+        SELECT s.effective, s.ceiling, s.epoch,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 0::int2, 0::int2, '', s.ready) ELSE s.ready END AS ready,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 1::int2, 0::int2, '', s.delayed) ELSE s.delayed END
+                AS delayed,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 2::int2, 0::int2, '', s.leased) ELSE s.leased END
+                AS leased
+        FROM (SELECT * FROM towline.floors AS each WHERE each.queue = e.id ORDER BY each.step DESC LIMIT 1) AS s
+        CROSS JOIN LATERAL (
+            SELECT EXISTS (
+                SELECT FROM towline.lowered_floors AS each WHERE each.queue = e.id AND each.generation >= s.effective
+            ) AS is_lowered OFFSET 0
+        ) AS l
+        OFFSET 0
+    ) AS f ON true
+    WHERE e.name = queue_name;
     IF NOT FOUND THEN
         RETURN NEXT towline.lease_outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
         RETURN;
@@ -82,6 +112,12 @@ BEGIN
         RETURN;
     END IF;
 
+    IF is_limited THEN
+        SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
+        IF wanted > 0 AND flags = 0 AND q.leases_alone THEN
+            PERFORM towline.hold_lanes(queue_id);  -- before anything is written, or it would not wait
+        END IF;
+    END IF;
     IF ids IS NOT NULL THEN
         -- The conditions beside the id are written so that no index serves them, as without statistics the planner
         -- takes the wrong one. Tasks that were added together are leased together: their ids are adjacent, and one
@@ -118,11 +154,19 @@ BEGIN
         IF gone > 0 THEN
             IF texts[:][1:1] <> array_fill(NULL::text, ARRAY[gone, 1]) THEN
                 UPDATE towline.names AS n SET task = NULL, until = now + round(retention_seconds * 1000000)::int8
-                FROM unnest(texts[:][1:1]) AS g (name) WHERE n.queue = queue_id AND n.name = g.name;
+                -- Not joined, or the planner may read all names of the queue.
+                WHERE n.queue = queue_id AND n.name = ANY (texts[:][1:1]);
             END IF;
             gone_tags := texts[:][2:2];
             one := gone_tags[1][1];
             is_plain := gone = 1 OR gone_tags = array_fill(one, ARRAY[gone, 1]);
+        END IF;
+        IF is_limited AND gone > 0 THEN
+            PERFORM towline.count_worked(queue_id, free_slot, now, gone_tags, NULL);
+            PERFORM towline.update_lanes(
+                q, free_slot, now, CASE gone WHEN 1 THEN ARRAY[one] ELSE gone_tags END, gone
+            );
+            gone := 0;
         END IF;
     END IF;
 
@@ -135,13 +179,30 @@ BEGIN
             flags := CASE WHEN end_id = 0 THEN 0 ELSE 1 END;
             SELECT * INTO q FROM towline.queues AS e WHERE e.id = queue_id;
             settled := towline.settle_before(q, free_slot, now, end_eta, end_id);
+            SELECT r.ready INTO floor FROM towline.floors_of(queue_id) AS r;  -- they may be below
         END IF;
         -- Skip tasks with a later eta: such a row was leased and came back in a later place since this call began.
         -- This server's clock decides, as `now` may have been set back, and tasks ready before are still ready.
         end_eta := least(
             end_eta, greatest(now, (extract(epoch FROM statement_timestamp()) * 1000000)::int8) + 1
         );
-        IF is_paused THEN
+        IF is_limited THEN
+            IF NOT is_due THEN
+                IF q.has_lanes OR q.is_fair THEN
+                    PERFORM towline.update_due_lanes(q, free_slot, now, '{}', 0);
+                END IF;
+            END IF;
+            IF NOT is_paused THEN
+                SELECT * INTO got FROM towline.pick_limited(
+                    q, now, filter, tags, wanted, end_eta, end_id, room_bytes, each_bytes, fewest
+                );
+                picked := got.places;
+                picked_tags := got.picked_tags;
+                left_over := got.left_over;
+                flags := CASE WHEN got.is_busy THEN 1 ELSE flags END;
+            END IF;
+            filter := -1;
+        ELSIF is_paused THEN
             filter := -1;
         ELSIF filter = 3 THEN
             SELECT CASE WHEN NOT o.is_found THEN -1 WHEN o.tag IS NULL THEN 2 ELSE 1 END, ARRAY[o.tag] INTO filter, tags
@@ -150,6 +211,9 @@ BEGIN
             filter := 4;
         ELSIF filter = 0 AND has_tags THEN
             filter := 5;
+        END IF;
+        IF has_tags AND filter IN (1, 2) AND floor > -9223372036854775808 THEN
+            floor := towline.tag_floor(queue_id, effective, floor, CASE filter WHEN 1 THEN tags[1] END);
         END IF;
         -- A row that is changed between its read and its lock is locked in its new state: leased, expired and ready
         -- again, it is in a later place. So tasks that were ever leased are read again, until all of them were
@@ -162,14 +226,15 @@ BEGIN
                 SELECT array_agg(p.ctid), bool_and(p.leased_at = 0), sum(p.bytes)
                 INTO picked, are_in_place, picked_bytes FROM (
                     SELECT t.ctid, t.leased_at, octet_length(t.payload) AS bytes FROM towline.tasks AS t
-                    WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta >= floor
+                        AND (t.eta, t.id) < (end_eta, end_id)
                     ORDER BY t.tag, t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
                 ) AS p;
             WHEN 1 THEN
                 SELECT array_agg(p.ctid), bool_and(p.leased_at = 0), sum(p.bytes)
                 INTO picked, are_in_place, picked_bytes FROM (
                     SELECT t.ctid, t.leased_at, octet_length(t.payload) AS bytes FROM towline.tasks AS t
-                    WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0
+                    WHERE t.queue = queue_id AND t.tag = tags[1] AND t.state + 0 = 0 AND t.eta >= floor
                         AND (t.eta, t.id) < (end_eta, end_id)
                     ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
                 ) AS p;
@@ -180,7 +245,8 @@ BEGIN
                 SELECT array_agg(p.ctid), array_agg(p.tag), bool_and(p.leased_at = 0), sum(p.bytes)
                 INTO picked, picked_tags, are_in_place, picked_bytes FROM (
                     SELECT t.ctid, t.tag, t.leased_at, octet_length(t.payload) AS bytes FROM towline.tasks AS t
-                    WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+                    WHERE t.queue = queue_id AND t.state = 0 AND t.eta >= floor
+                        AND (t.eta, t.id) < (end_eta, end_id)
                     ORDER BY t.eta, t.id LIMIT wanted FOR UPDATE SKIP LOCKED
                 ) AS p;
             ELSE
@@ -190,7 +256,7 @@ BEGIN
             last_picked := picked;
         END LOOP;
         -- Tags and names have 500 bytes at most: they are counted one by one only if all may not fit.
-        IF cardinality(picked) > fewest
+        IF NOT is_limited AND cardinality(picked) > fewest
             AND coalesce(picked_bytes + cardinality(picked) * (1000 + each_bytes) > room_bytes, room_bytes IS NOT NULL)
         THEN
             SELECT * INTO picked, picked_tags, left_over
@@ -198,16 +264,24 @@ BEGIN
         END IF;
         IF picked <> '{}' THEN
             end_at := now + round(seconds * 1000000)::int8;
-            RETURN QUERY UPDATE towline.tasks AS t SET
-                    state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
-                    worker = nullif(worker_name, ''),
-                    eta = CASE WHEN t.spent IS NULL THEN end_at
-                        ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
-                    spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
-                WHERE t.ctid = ANY (picked)
-                RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-                    t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[],
-                    NULL::text[], NULL::text;
+            IF end_at < low_ceiling THEN
+                PERFORM towline.lower_floors(queue_id, '{2}', '{NULL}', ARRAY[end_at]);
+            END IF;
+            IF is_limited AND cardinality(picked) > 1 THEN
+                RETURN QUERY SELECT * FROM towline.lease_in_order(picked, now, end_at, worker_name);
+                flags := flags | 4;
+            ELSE
+                RETURN QUERY UPDATE towline.tasks AS t SET
+                        state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
+                        worker = nullif(worker_name, ''),
+                        eta = CASE WHEN t.spent IS NULL THEN end_at
+                            ELSE towline.unspent_end(end_at, towline.ahead_of(t.spent, now)) END,
+                        spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
+                    WHERE t.ctid = ANY (picked)
+                    RETURNING t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
+                        t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[],
+                        NULL::text[], NULL::text;
+            END IF;
             taken := cardinality(picked);
             picked_tags := coalesce(picked_tags, array_fill(CASE filter WHEN 1 THEN tags[1] END, ARRAY[taken]));
             is_plain := is_plain AND (gone = 0 OR one IS NOT DISTINCT FROM picked_tags[1])
@@ -216,7 +290,12 @@ BEGIN
         END IF;
     END IF;
 
-    IF gone > 0 OR taken > 0 THEN
+    IF is_limited THEN
+        flags := flags | 8;
+        IF taken > 0 THEN
+            PERFORM towline.take_tokens(q, free_slot, now, picked_tags);
+        END IF;
+    ELSIF gone > 0 OR taken > 0 THEN
         IF is_plain THEN
             UPDATE towline.counts AS c SET
                 ready = c.ready - taken, leased = c.leased + taken - gone, leases = c.leases + taken,
@@ -290,7 +369,12 @@ DECLARE
     last_place tid;
     is_in_place bool;
     last_eta int8;
-    free_slot int2;
+    free_slot int8;
+    epoch int8;
+    has_tags bool;
+    effective int8;  -- this and the next: see `floors`
+    low_ceiling int8;
+    floor int8;
     gone int4 := 0;
     taken int4 := 0;
     is_counted bool := false;
@@ -310,10 +394,29 @@ BEGIN
         END IF;
     END IF;
     SELECT e.id, e.name_retention_seconds, now + round(coalesce(asked_seconds, e.lease_seconds) * 1000000)::int8,
-        EXISTS (SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = ANY ('{1,2}') AND t.eta <= now)
-    INTO queue_id, retention_seconds, end_at, is_due
+        EXISTS (
+            SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = ANY ('{1,2}') AND t.eta <= now
+                AND t.eta >= coalesce(least(f.delayed, f.leased), -9223372036854775808)
+        ),
+        e.has_tags, coalesce(f.epoch, 0), f.effective, f.ceiling, coalesce(f.ready, -9223372036854775808)
+    INTO queue_id, retention_seconds, end_at, is_due, has_tags, epoch, effective, low_ceiling, floor
     FROM towline.queues AS e
-    WHERE e.name = queue_name AND e.moved_to = '' AND NOT e.paused
+    LEFT JOIN LATERAL (
+        SELECT s.effective, s.ceiling, s.epoch,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 0::int2, 0::int2, '', s.ready) ELSE s.ready END AS ready,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 1::int2, 0::int2, '', s.delayed) ELSE s.delayed END
+                AS delayed,
+            CASE WHEN l.is_lowered THEN towline.lowest(e.id, s.effective, 2::int2, 0::int2, '', s.leased) ELSE s.leased END
+                AS leased
+        FROM (SELECT * FROM towline.floors AS each WHERE each.queue = e.id ORDER BY each.step DESC LIMIT 1) AS s
+        CROSS JOIN LATERAL (
+            SELECT EXISTS (
+                SELECT FROM towline.lowered_floors AS each WHERE each.queue = e.id AND each.generation >= s.effective
+            ) AS is_lowered OFFSET 0
+        ) AS l
+        OFFSET 0
+    ) AS f ON true
+    WHERE e.name = queue_name AND e.moved_to = '' AND NOT e.paused AND NOT e.is_limited
         AND coalesce(asked_seconds, e.lease_seconds) <= e.max_lease_seconds;
     IF NOT FOUND OR is_due THEN
         RETURN NULL;
@@ -322,7 +425,7 @@ BEGIN
         WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 0) THEN 0
         WHEN pg_try_advisory_xact_lock('towline.counts'::regclass::oid::int4, 1) THEN 1
         ELSE towline.take_slot()
-    END;
+    END + 1 + epoch * 32;
 
     IF done_id IS NOT NULL THEN
         DELETE FROM towline.tasks AS t
@@ -347,18 +450,23 @@ BEGIN
 
     -- See `exchange` for this bound.
     last_eta := greatest(now, (date_part('epoch', statement_timestamp()) * 1000000)::int8);
+    IF has_tags AND filter > 0 AND floor > -9223372036854775808 THEN
+        floor := towline.tag_floor(queue_id, effective, floor, CASE filter WHEN 1 THEN wanted_tag END);
+    END IF;
     LOOP
         IF filter = 0 THEN
             SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
-            WHERE t.queue = queue_id AND t.state = 0 AND t.eta <= last_eta
+            WHERE t.queue = queue_id AND t.state = 0 AND t.eta >= floor AND t.eta <= last_eta
             ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         ELSIF filter = 1 THEN
             SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
-            WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state + 0 = 0 AND t.eta <= last_eta
+            WHERE t.queue = queue_id AND t.tag = wanted_tag AND t.state + 0 = 0 AND t.eta >= floor
+                AND t.eta <= last_eta
             ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         ELSE
             SELECT t.ctid, t.leased_at = 0 INTO place, is_in_place FROM towline.tasks AS t
-            WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta <= last_eta
+            WHERE t.queue = queue_id AND t.tag IS NULL AND t.state + 0 = 0 AND t.eta >= floor
+                AND t.eta <= last_eta
             ORDER BY t.tag, t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
         END IF;
         EXIT WHEN is_in_place OR place IS NULL OR place = last_place;  -- see `exchange` for this too
@@ -366,6 +474,9 @@ BEGIN
     END LOOP;
     IF place IS NOT NULL THEN
         taken := 1;
+        IF end_at < low_ceiling THEN
+            PERFORM towline.lower_floors(queue_id, '{2}', '{NULL}', ARRAY[end_at]);
+        END IF;
         UPDATE towline.tasks AS t SET
             state = 2, ready_at = t.eta, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
             worker = nullif(worker_name, ''),

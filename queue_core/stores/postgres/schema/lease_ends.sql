@@ -45,6 +45,7 @@ BEGIN
         end_at := towline.unspent_end(
             now + round(coalesce(seconds[place], q.lease_seconds) * 1000000)::int8, cut_short
         );
+        PERFORM towline.lower_floors(q.id, '{2}', '{NULL}', ARRAY[end_at]);
         UPDATE towline.tasks AS t SET
             eta = end_at, spent = cut_short, progress = coalesce(progresses[place], t.progress),
             checkpoint = coalesce(checkpoints[place], t.checkpoint)
@@ -61,7 +62,7 @@ END $$;
 -- is_dead: at once, for the reason that else holds if its leases are used up. told: of a task that lives on, if not NULL.
 -- fields: see `with_attempt`.
 CREATE FUNCTION give_back(
-    q towline.queues, slot int2, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, is_dead bool,
+    q towline.queues, slot int8, now int8, task towline.tasks, delay_seconds float8, is_uncounted bool, is_dead bool,
     reason text, told text, fields text
 ) RETURNS bool LANGUAGE plpgsql AS $$
 DECLARE
@@ -93,8 +94,11 @@ BEGIN
     END IF;
     next_eta := CASE WHEN delay_seconds IS NULL THEN least(task.ready_at, now)
         ELSE now + round(delay_seconds * 1000000)::int8 END;
+    PERFORM towline.lower_floors(
+        q.id, ARRAY[CASE WHEN next_eta <= now THEN 0 ELSE 1 END]::int2[], ARRAY[task.tag], ARRAY[next_eta]
+    );
     UPDATE towline.tasks AS t SET
-        state = CASE WHEN next_eta <= now THEN 0 ELSE 1 END, eta = next_eta, ready_at = next_eta,
+        state = CASE WHEN next_eta <= now THEN -coalesce(t.priority, 0) ELSE 1 END, eta = next_eta, ready_at = next_eta,
         leases = t.leases - CASE WHEN is_uncounted THEN 1 ELSE 0 END, spent = cut_short, attempts = tried
     WHERE t.id = task.id;
     PERFORM towline.count_tasks(
@@ -112,10 +116,11 @@ CREATE FUNCTION release(
 ) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int2 := towline.take_slot();
+    slot int8;
     task towline.tasks;
     delay_seconds float8;
     died bool;
+    changed_tags text[] := '{}';
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
@@ -126,6 +131,7 @@ BEGIN
         RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
         RETURN;
     END IF;
+    slot := towline.count_slot(q.id);
     FOR place IN 1..cardinality(ids) LOOP
         SELECT * INTO task FROM towline.tasks AS t
         WHERE t.id = ids[place] AND t.queue = q.id AND t.state = 2 AND t.leased_at = grants[place] AND t.eta > now
@@ -140,11 +146,15 @@ BEGIN
         died := towline.give_back(
             q, slot, now, task, delay_seconds, uncounted[place], dead[place], reasons[place], told[place], fields[place]
         );
+        changed_tags := changed_tags || task.tag;
         RETURN NEXT ROW(
             6 + died::int4, place, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
             coalesce(task.name, '_' || task.id), task.tag, CASE WHEN died THEN reasons[place] ELSE told[place] END, NULL
         )::towline.result_row;
     END LOOP;
+    IF q.is_limited THEN
+        PERFORM towline.update_lanes(q, slot, now, changed_tags, cardinality(changed_tags));
+    END IF;
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
@@ -153,10 +163,11 @@ END $$;
 CREATE FUNCTION release_worker(worker_name text, now int8, reason text, told text, fields text)
 RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
 DECLARE
-    slot int2 := towline.take_slot();
+    slot int8;
     q towline.queues;
     task towline.tasks;
     died bool;
+    changed_tags text[];
 BEGIN
     PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
     PERFORM towline.fence_worker(worker_name, now);
@@ -164,7 +175,9 @@ BEGIN
         PERFORM towline.hold_queue(q.name);
         SELECT * INTO q FROM towline.queues AS each WHERE each.id = q.id;
         CONTINUE WHEN NOT FOUND OR q.moved_to <> '';
+        slot := towline.count_slot(q.id);
         PERFORM towline.settle_some(q, slot, now);
+        changed_tags := '{}';
         FOR task IN
             SELECT * FROM towline.tasks AS t
             WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
@@ -172,12 +185,16 @@ BEGIN
             died := towline.give_back(
                 q, slot, now, task, NULL, false, false, release_worker.reason, told, fields
             );
+            changed_tags := changed_tags || task.tag;
             RETURN NEXT ROW(
                 6 + died::int4, 0, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
                 coalesce(task.name, '_' || task.id), task.tag,
                 CASE WHEN died THEN release_worker.reason ELSE told END, convert_to(q.name, 'UTF8')
             )::towline.result_row;
         END LOOP;
+        IF q.is_limited THEN
+            PERFORM towline.update_lanes(q, slot, now, changed_tags, cardinality(changed_tags));
+        END IF;
     END LOOP;
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
@@ -186,15 +203,18 @@ END $$;
 -- for each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
 CREATE FUNCTION hand_over(
     queue_name text, now int8, given_ids int8[], grants int8[], sizes int4[], queues text[], payloads bytea[],
-    tags text[], etas int8[], names text[], bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL
+    tags text[], etas int8[], names text[], bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL, priorities int2[] DEFAULT NULL
 ) RETURNS TABLE (
     refusal int8, note text, xid int8, place int4, numbers int8[], texts text[], ids int8[], outcomes int2[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
     q towline.queues;
-    slot int2 := towline.take_slot();
+    f towline.floors;
     each_name text;
     next_place int4 := 1;
+    is_limited bool := false;
+    done_tags text[] := '{}';
+    added_tags text[];
     new_id int8[];
     new_outcome int2[];
 BEGIN
@@ -209,23 +229,30 @@ BEGIN
             RETURN NEXT;
             RETURN;
         END IF;
+        is_limited := is_limited OR q.is_limited;
     END LOOP;
+    IF is_limited THEN
+        PERFORM set_config('towline_lanes.defers', 'on', true);  -- lanes are updated at the end, for all
+    END IF;
     FOR at IN 1..cardinality(given_ids) LOOP
         SELECT e.numbers, e.texts INTO numbers, texts
         FROM towline.exchange(
             queue_name, now, given_ids[at:at], grants[at:at], 0, NULL, 0::int2, '{}', ''
         ) AS e;
         IF numbers IS NOT NULL THEN
+            done_tags := done_tags || texts[1][2];
             place := at;
             ids := '{}';
             outcomes := '{}';
             FOR then_at IN next_place..next_place + sizes[at] - 1 LOOP
                 SELECT * INTO q FROM towline.queues AS each WHERE each.name = queues[then_at];
+                SELECT * INTO f FROM towline.floors AS s WHERE s.queue = q.id ORDER BY s.step DESC LIMIT 1;
                 SELECT r.ids, r.outcomes INTO new_id, new_outcome
                 FROM towline.add_run(
-                    q.id, q.has_tags, slot, now, payloads[then_at:then_at], ARRAY[tags[then_at]], ARRAY[etas[then_at]],
+                    q.id, q.has_tags, towline.count_slot(q.id), now, payloads[then_at:then_at], ARRAY[tags[then_at]], ARRAY[etas[then_at]],
                     CASE WHEN names[then_at] IS NULL THEN '{}' ELSE names[then_at:then_at] END,
-                    bounds[then_at:then_at], headers[then_at:then_at]
+                    bounds[then_at:then_at], headers[then_at:then_at],
+                    priorities[then_at:then_at], f.ceiling, coalesce(f.names_until, 0)
                 ) AS r;
                 ids := ids || new_id[1];
                 outcomes := outcomes || coalesce(new_outcome[1], 0::int2);
@@ -234,6 +261,22 @@ BEGIN
         END IF;
         next_place := next_place + sizes[at];
     END LOOP;
+    IF is_limited THEN
+        PERFORM set_config('towline_lanes.defers', 'off', true);
+        FOR q IN
+            SELECT * FROM towline.queues AS e WHERE e.name = ANY (queues || queue_name) AND e.is_limited ORDER BY e.name
+        LOOP
+            added_tags := ARRAY(
+                SELECT u.tag FROM unnest(queues, tags) AS u (queue, tag) WHERE u.queue = q.name
+            );
+            PERFORM towline.update_added(q, now, added_tags, cardinality(added_tags));
+            IF q.name = queue_name THEN
+                PERFORM towline.update_lanes(
+                    q, towline.count_slot(q.id), now, done_tags, cardinality(done_tags)
+                );
+            END IF;
+        END LOOP;
+    END IF;
     place := NULL;
     xid := txid_current_if_assigned();
     RETURN NEXT;

@@ -11,16 +11,27 @@ DECLARE
     missing int4 := wanted;
     locked tid[];
     locked_tags text[];
+    floors int8[];
+    f CONSTANT towline.floors := towline.floors_of(queue_id);
 BEGIN
     places := '{}';
     tags := '{}';
+    floors := ARRAY(
+        SELECT towline.tag_floor(queue_id, f.effective, f.ready, w.tag)
+        FROM unnest(wanted_tags) WITH ORDINALITY AS w (tag, place) ORDER BY w.place
+    );
     LOOP
         SELECT array_agg(first.id ORDER BY first.eta, first.id), max(first.eta) INTO candidates, last_eta
         FROM (
             SELECT head.eta, head.id
-            FROM unnest(wanted_tags) AS w (tag) CROSS JOIN LATERAL (
+            FROM unnest(wanted_tags, floors) AS w (tag, floor) CROSS JOIN LATERAL (
                 SELECT t.eta, t.id FROM towline.tasks AS t
-                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0 AND (t.eta, t.id) > (last_eta, last_id)
+                WHERE t.queue = queue_id AND t.tag = w.tag AND t.state + 0 = 0
+                    -- One bound: of two, the index begins at either.
+                    AND (t.eta, t.id) > (
+                        greatest(w.floor, last_eta),
+                        CASE WHEN w.floor > last_eta THEN -9223372036854775808 ELSE last_id END
+                    )
                     AND (t.eta, t.id) < (end_eta, end_id)
                 ORDER BY t.eta, t.id LIMIT missing
             ) AS head
@@ -51,11 +62,12 @@ DECLARE
     is_in_place bool;
     place tid;
     last_place tid;
+    f CONSTANT towline.floors := towline.floors_of(queue_id);
 BEGIN
     IF wanted_tags = '{}' THEN
         LOOP
             SELECT t.tag, t.ctid, t.leased_at = 0 INTO tag, place, is_in_place FROM towline.tasks AS t
-            WHERE t.queue = queue_id AND t.state = 0 AND (t.eta, t.id) < (end_eta, end_id)
+            WHERE t.queue = queue_id AND t.state = 0 AND t.eta >= f.ready AND (t.eta, t.id) < (end_eta, end_id)
             ORDER BY t.eta, t.id LIMIT 1 FOR UPDATE SKIP LOCKED;
             is_found := FOUND;
             EXIT WHEN NOT is_found OR is_in_place OR place = last_place;  -- see `exchange`
@@ -104,7 +116,7 @@ DECLARE
     seconds float8;
     end_at int8;
     ahead int8[];
-    slot int2;
+    slot int8;
 BEGIN
     PERFORM towline.hold_queue(queue_name);
     -- A transaction that retires the worker waits for the end of this one, or is seen here.
@@ -133,9 +145,14 @@ BEGIN
     END IF;
     SELECT * INTO task FROM towline.tasks AS t WHERE t.id = task_id AND t.queue + 0 = q.id FOR UPDATE;
     IF task.state = 1 AND task.eta = expected AND task.eta > now THEN
-        slot := towline.take_slot();
+        slot := towline.count_slot(q.id);
+        IF NOT towline.make_room_for(q, slot, now, task) THEN
+            RETURN NEXT towline.lease_outcome_row(0, NULL, 0);
+            RETURN;
+        END IF;
         end_at := now + round(seconds * 1000000)::int8;
         ahead := towline.ahead_of(task.spent || task.eta, now);
+        PERFORM towline.lower_floors(q.id, '{2}', '{NULL}', ARRAY[end_at]);
         RETURN QUERY UPDATE towline.tasks AS t SET
                 state = 2, ready_at = now, leases = t.leases + 1, leased_at = greatest(now, t.leased_at + 1),
                 worker = nullif(worker_name, ''), eta = towline.unspent_end(end_at, ahead), spent = ahead
@@ -144,7 +161,15 @@ BEGIN
                 t.headers, t.checkpoint, NULL::int8, NULL::text, NULL::int4, NULL::int8, NULL::int8[], NULL::text[],
                 NULL::text;
         PERFORM towline.count_tasks(q.id, slot, task.tag, now, ready => 1, delayed => -1);
-        PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
+        IF NOT q.is_limited THEN
+            PERFORM towline.count_worked(q.id, slot, now, NULL, ARRAY[task.tag]);
+        ELSE
+            IF task.tag IS NOT NULL AND q.has_lanes THEN
+                PERFORM towline.count_admitted(q.id, slot, now, ARRAY[task.tag], '{1}');  -- which `take_tokens` ends
+            END IF;
+            PERFORM towline.take_tokens(q, slot, now, ARRAY[task.tag]);
+            PERFORM towline.update_lanes(q, slot, now, ARRAY[task.tag], 0);
+        END IF;
     END IF;
     RETURN NEXT towline.lease_outcome_row(0, NULL, 0);
 END $$;

@@ -116,11 +116,11 @@ BEGIN
 END $$;
 
 -- Forget some names, twice as many as were given, whose retention ended at least a minute ago, as a clock may be set
--- back a little.
-CREATE FUNCTION forget_names(now int8, given int4) RETURNS void LANGUAGE plpgsql AS $$
+-- back a little. since: where the first of them is.
+CREATE FUNCTION forget_names(now int8, given int4, since int8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     DELETE FROM towline.names AS n USING (
-        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until <= now - 60000000
+        SELECT f.queue, f.name FROM towline.names AS f WHERE f.until >= since AND f.until <= now - 60000000
         ORDER BY f.until LIMIT 2 * given FOR UPDATE SKIP LOCKED
     ) AS free
     WHERE n.queue = free.queue AND n.name = free.name;

@@ -112,7 +112,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Wake as many fitting waiters as there are tasks; return how many were. Never waits for a lock.
+-- Wake as many fitting waiters as there are tasks; return how many were. Never waits for a lock. Waiters that were woken
+-- and are not back yet, and those whose rows others hold, come last: their owners may have searched already.
 CREATE FUNCTION wake(queue_name text, task_tag text, tasks int4) RETURNS int4 LANGUAGE plpgsql AS $$
 DECLARE
     woken int4 := 0;
@@ -149,7 +150,8 @@ BEGIN
         FOR one IN
             SELECT awake.listener, array_agg(awake.number) AS numbers FROM (
                 SELECT e.listener, e.number FROM towline.waiters AS e
-                WHERE e.queue = queue_name AND e.woken_at < now() AND towline.is_fitting(e.tags, task_tag)
+                WHERE e.queue = queue_name AND (e.woken_at IS NULL OR e.woken_at < now())
+                    AND towline.is_fitting(e.tags, task_tag)
                 ORDER BY e.active_at DESC LIMIT tasks - woken
             ) AS awake GROUP BY awake.listener
         LOOP

@@ -12,8 +12,8 @@ BEGIN
             VALUES (
                 '{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}'::text[],
-                '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, delete_named, purge, redrive, postpone, drop_queue, retire_worker, release_worker,
-                keep_answer, trim_samples, forget_tags, restore, hold_names, held_names, stats, tag_stats, waiting,
+                '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, purge, redrive, postpone, drop_queue, retire_worker, release_worker,
+                keep_answer, trim_samples, forget_tags, restore, hold_names, held_names, waiting,
                 peek, live_leases, next_eta, read_samples}'::text[]
             ),
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off, jit = off}',
@@ -24,7 +24,12 @@ BEGIN
             -- Only where there is a choice, as each setting costs every call 3 us.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off}',
                 '{exchange_one, exchange_result}'),
-            ('{plan_cache_mode = force_generic_plan, enable_seqscan = off}', '{add_one}')
+            ('{plan_cache_mode = force_generic_plan, enable_seqscan = off}', '{add_one}'),
+            -- What the floors need; those that are called by others have the settings of these.
+            ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
+                enable_hashjoin = off, enable_mergejoin = off, jit = off}',
+                '{propose_floors, raise_floors, end_floors, stored_bytes, open_lanes, queue_stats, stats_of_tags,
+                remove_named}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)
         WHERE p.pronamespace = current_schema()::regnamespace

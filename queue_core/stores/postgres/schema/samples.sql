@@ -18,30 +18,34 @@ CREATE FUNCTION trim_samples(queue_id int4, kept int8) RETURNS void LANGUAGE plp
 DECLARE
     newest xid8;
     surplus int8;
+    gone xid8 := '0';
 BEGIN
     IF NOT pg_try_advisory_xact_lock('towline.samples'::regclass::oid::int4, queue_id) THEN
         RETURN;
     END IF;
-    SELECT sum(s.size) - kept INTO surplus FROM towline.samples AS s WHERE s.queue = queue_id;
+    IF towline.is_floored(queue_id) THEN  -- up to the newest that was forgotten there are dead rows
+        gone := coalesce((SELECT t.xid FROM towline.trimmed AS t WHERE t.queue = queue_id), '0');
+    END IF;
+    SELECT sum(s.size) - kept INTO surplus FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid > gone;
     -- Summed up from the oldest on, as a window over all of them would cost five times as much.
     SELECT counted.xid INTO newest
     FROM (
         SELECT s.xid, sum(s.size) OVER (ORDER BY s.xid, s.id ROWS UNBOUNDED PRECEDING) - s.size AS older
-        FROM towline.samples AS s WHERE s.queue = queue_id ORDER BY s.xid, s.id LIMIT greatest(0, surplus + 1)
+        FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid > gone ORDER BY s.xid, s.id LIMIT greatest(0, surplus + 1)
     ) AS counted
     WHERE counted.older <= surplus AND counted.xid < pg_current_xact_id() ORDER BY counted.xid DESC LIMIT 1;
     -- The transaction that makes the number full is kept whole.
-    SELECT max(s.xid) INTO newest FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid < newest;
+    SELECT max(s.xid) INTO newest FROM towline.samples AS s
+    WHERE s.queue = queue_id AND s.xid > gone AND s.xid < newest;
     IF newest IS NOT NULL THEN
-        DELETE FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid <= newest;
+        DELETE FROM towline.samples AS s WHERE s.queue = queue_id AND s.xid > gone AND s.xid <= newest;
         INSERT INTO towline.trimmed AS t VALUES (queue_id, newest)
         ON CONFLICT (queue) DO UPDATE SET xid = greatest(t.xid, excluded.xid);
     END IF;
 END $$;
 
--- Return samples from a transaction's number on, each row with the newest number that was forgotten, or one row without
--- a sample where there is none. Samples of transactions that an older one still under way may come before are left for
--- later, for at most 10 seconds: a foreign transaction may go on for hours.
+-- Return finished leases of a queue from a transaction's number on, in the order of those numbers, until there are
+-- enough. A number that no transaction has had yet is of another server: the queue's come from the start.
 CREATE FUNCTION read_samples(queue_name text, first_number int8, most int4) RETURNS TABLE (
     forgotten int8, number int8, size int4, outcome text, numbers int8[], texts text[], ended_at int8[], reasons text[],
     lived bool
@@ -50,6 +54,8 @@ DECLARE
     q towline.queues;
     own CONSTANT xid8 := pg_current_xact_id_if_assigned();
     settled CONSTANT xid8 := pg_snapshot_xmin(pg_current_snapshot());
+    first_xid CONSTANT xid8 := CASE WHEN first_number < pg_snapshot_xmax(pg_current_snapshot())::text::int8
+        OR first_number = own::text::int8 THEN first_number ELSE 0 END::text::xid8;
     newest_forgotten int8;
     total int4 := 0;
     s towline.samples;
@@ -61,13 +67,13 @@ BEGIN
     newest_forgotten := coalesce((SELECT t.xid::text::int8 FROM towline.trimmed AS t WHERE t.queue = q.id), 0);
     FOR s IN
         SELECT * FROM towline.samples AS each
-        WHERE each.queue = q.id AND each.xid >= first_number::text::xid8
+        WHERE each.queue = q.id AND each.xid >= first_xid
             AND (each.xid < settled OR each.xid = own OR each.noted_at < clock_timestamp() - interval '10 seconds')
         ORDER BY each.xid, each.id
     LOOP
         RETURN QUERY SELECT newest_forgotten, s.xid::text::int8, s.size, s.outcome, s.numbers, s.texts,
             s.ended_at, s.reasons, s.lived;
-        IF s.xid::text::int8 > first_number THEN
+        IF s.xid > first_xid THEN
             total := total + s.size;
         END IF;
         EXIT WHEN total >= most;

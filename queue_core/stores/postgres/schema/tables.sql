@@ -5,6 +5,8 @@
 -- for that schema, before every name: a search_path of their own would cost each call 3 us.
 
 -- The queues and their settings; `kept` holds, as a JSON object, the settings that no function here reads.
+-- is_limited: whether it has limits, a rotation or priorities (`lanes.sql`); token_us, tag_token_us: the microseconds in
+-- which a token of the queue's, or each tag's, bucket comes; leases_alone: whether a lease must hold the lanes.
 CREATE TABLE queues (
     id int4 PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     name text COLLATE "C" NOT NULL UNIQUE,
@@ -18,7 +20,20 @@ CREATE TABLE queues (
     paused boolean NOT NULL DEFAULT false,
     moved_to text NOT NULL DEFAULT '',
     has_tags boolean NOT NULL DEFAULT false,
-    kept text NOT NULL DEFAULT '{}'
+    kept text NOT NULL DEFAULT '{}',
+    is_limited boolean NOT NULL DEFAULT false,
+    has_priorities boolean NOT NULL DEFAULT false,
+    max_in_flight int4,
+    token_us int8,
+    burst int4,
+    tag_max int4,
+    tag_token_us int8,
+    tag_burst int4,
+    is_fair boolean NOT NULL DEFAULT false,
+    has_lanes boolean NOT NULL GENERATED ALWAYS AS (tag_max IS NOT NULL OR tag_token_us IS NOT NULL) STORED,
+    leases_alone boolean NOT NULL GENERATED ALWAYS AS (
+        is_fair OR tag_token_us IS NOT NULL OR max_in_flight IS NOT NULL OR token_us IS NOT NULL
+    ) STORED
 );
 
 -- The ids of tasks. Not cached: ties in eta are leased in the order of insertion, whichever connection inserted.
@@ -26,7 +41,7 @@ CREATE SEQUENCE task_ids CACHE 1;
 
 -- The tasks. `max_leases` overrides the queue's (NULL: the queue's holds); `spent` has the ends of earlier leases that
 -- are still in the future; `progress` is a JSON array, `attempts` one a line, `headers` a JSON object. A task without
--- them pays nothing: they are NULL.
+-- them pays nothing: they are NULL. A `priority` of 0 is NULL too; it comes last, so that nothing of a plain task moves.
 -- Every row is inserted, updated by its lease and deleted. Room is left on a page for the updated version, so that the
 -- server's log need not repeat what stays, which comes last: headers and payload. A long payload is stored out of line and uncompressed: a
 -- lease does not touch it, and a part of it can be read alone. The index by id is half filled for the same reason: a
@@ -50,7 +65,8 @@ CREATE TABLE tasks (
     checkpoint bytea,
     attempts text,
     headers text,
-    payload bytea NOT NULL
+    payload bytea NOT NULL,
+    priority int2
 ) WITH (
     fillfactor = 50,
     autovacuum_vacuum_scale_factor = 0,
@@ -65,20 +81,21 @@ ALTER TABLE tasks ALTER COLUMN payload SET STORAGE EXTERNAL;
 -- Find the tasks of a queue in one state, in the order in which they are leased.
 CREATE INDEX tasks_in_order ON tasks (queue, state, eta, id);
 
--- Find the ready tasks of a tag in the order in which they are leased. Statements that go by tag, and no others, say
--- `state + 0 = 0` too, and order by the tag where they want the untagged, so that this index is the only one in their
+-- Find the ready tasks of a tag, urgent, admitted or neither (`lanes.sql`), in the order in which they are leased.
+-- Statements that go by tag, and no others, say `state + 0` too, and order by the tag where they want the untagged, so that this index is the only one in their
 -- order, whatever the planner's statistics say. It has none of a table that was filled a moment ago, and would sort the
--- whole queue.
-CREATE INDEX tasks_by_tag ON tasks (queue, tag, eta, id) WHERE state + 0 = 0;
+-- whole queue. There is one such index for all priorities: a second one would cost each plain task 5 us.
+CREATE INDEX tasks_by_tag ON tasks (queue, tag, (state + 0), eta, id) WHERE state + 0 < 1 OR state + 0 > 3;
 
 -- The counters: one row for each queue's tagged tasks (kind 0), its untagged tasks (kind 1), and each tag (kind 2), in
--- as many slots as transactions were under way at a time. Each transaction has a slot to itself until it ends. Sums
--- over the slots are the truth; a queue's are those of its tagged and its untagged tasks, so that an untagged task is
+-- as many slots as transactions were under way at a time. Each transaction has a slot to itself until it ends. A slot is
+-- an epoch's, so that no row is updated for ever: 32 numbers for each epoch, of which the first is the sum of all earlier
+-- ones (`epochs.sql`). `ready` counts the HELD and the READY tasks, `admitted` the READY ones of lanes. Sums over the slots are the truth; a queue's are those of its tagged and its untagged tasks, so that an untagged task is
 -- counted in one row only.
 CREATE TABLE counts (
     queue int4 NOT NULL,
     kind int2 NOT NULL,
-    slot int2 NOT NULL,
+    slot int8 NOT NULL,
     tag text COLLATE "C" NOT NULL DEFAULT '',
     ready int8 NOT NULL DEFAULT 0,
     delayed int8 NOT NULL DEFAULT 0,
@@ -91,6 +108,7 @@ CREATE TABLE counts (
     expired int8 NOT NULL DEFAULT 0,
     died int8 NOT NULL DEFAULT 0,
     changed_at int8 NOT NULL DEFAULT 0,
+    admitted int8 NOT NULL DEFAULT 0,
     PRIMARY KEY (queue, kind, tag, slot)
 ) WITH (
     fillfactor = 50,
@@ -168,12 +186,15 @@ CREATE TABLE leads (
     until int8 NOT NULL
 ) WITH (fillfactor = 50);
 
--- The last call of each client's session, and its answer.
+-- The last call of each client's session, and its answer. Answers lie in parts of 256 calls, so that no row is updated
+-- for ever; there is one row of each session: the call that begins a part deletes the last one.
 CREATE TABLE sessions (
-    session text COLLATE "C" PRIMARY KEY,
+    session text COLLATE "C" NOT NULL,
     number int8 NOT NULL,
     answer bytea NOT NULL,
-    kept_at int8 NOT NULL
+    kept_at int8 NOT NULL,
+    part int8 NOT NULL DEFAULT 0,
+    PRIMARY KEY (session, part)
 ) WITH (
     fillfactor = 70,
     autovacuum_vacuum_scale_factor = 0.05,

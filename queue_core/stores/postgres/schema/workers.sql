@@ -41,24 +41,37 @@ CREATE FUNCTION take_lead(lead_name text, new_holder text, new_until int8, now i
     SELECT EXISTS (SELECT FROM taken)
 $$;
 
--- Keep a session's answer, and forget a few idle sessions; return false when a later call was answered already.
+-- Keep a session's answer, and forget a few idle sessions when a new one comes; return false when a later call was
+-- answered already.
 CREATE FUNCTION keep_answer(session_name text, new_number int8, new_answer bytea, now int8) RETURNS bool
 LANGUAGE plpgsql AS $$
+DECLARE
+    last record;
 BEGIN
     UPDATE towline.sessions AS s SET number = new_number, answer = new_answer, kept_at = now
-    WHERE s.session = session_name AND s.number < new_number;
+    WHERE s.session = session_name AND s.part = new_number >> 8 AND s.number < new_number;
     IF FOUND THEN
         RETURN true;
     END IF;
-    INSERT INTO towline.sessions VALUES (session_name, new_number, new_answer, now) ON CONFLICT DO NOTHING;
+    SELECT s.part, s.number INTO last FROM towline.sessions AS s
+    WHERE s.session = session_name ORDER BY s.part DESC LIMIT 1 FOR UPDATE;
+    IF last.number >= new_number THEN
+        RETURN false;
+    END IF;
+    INSERT INTO towline.sessions (session, part, number, answer, kept_at)
+    VALUES (session_name, new_number >> 8, new_number, new_answer, now) ON CONFLICT DO NOTHING;
     IF NOT FOUND THEN
         RETURN false;
     END IF;
+    IF last.part IS NOT NULL THEN
+        DELETE FROM towline.sessions AS s WHERE s.session = session_name AND s.part = last.part;
+        RETURN true;
+    END IF;
     -- Names are random, so these are any four.
     DELETE FROM towline.sessions AS s USING (
-        SELECT f.session FROM towline.sessions AS f WHERE f.session > session_name ORDER BY f.session LIMIT 4
-        FOR UPDATE SKIP LOCKED
+        SELECT f.session, f.part FROM towline.sessions AS f WHERE f.session > session_name ORDER BY f.session, f.part
+        LIMIT 4 FOR UPDATE SKIP LOCKED
     ) AS few
-    WHERE s.session = few.session AND s.kept_at < now - 172800000000;
+    WHERE s.session = few.session AND s.part = few.part AND s.kept_at < now - 172800000000;
     RETURN true;
 END $$;

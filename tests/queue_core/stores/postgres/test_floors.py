@@ -10,8 +10,7 @@ from structlog.testing import capture_logs
 
 from queue_core.clock import Instant
 from queue_core.store import Store
-from queue_core.stores import open_store
-from queue_core.stores.postgres import floors, schema
+from queue_core.stores.postgres import floors
 from queue_core.stores.postgres.floors import FLOOR_MISSED
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, StoredTask, TagFilter
@@ -19,7 +18,7 @@ from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.eventually import eventually
 from tests.support.stores.engines import EngineUnavailableError, postgresql
 from tests.support.stores.floored_store import FAR, raised, unattended
-from tests.support.stores.stores import new_store_url, new_url
+from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, names, stats
 
 BOTTOM = -(1 << 63)
@@ -510,34 +509,6 @@ def test_floors_are_raised_while_there_are_dead_rows_and_end_with_them(
 def test_nobody_looks_for_a_queue_that_nobody_uses(store: PostgresStore) -> None:
     store._floors.raise_if_due()
     assert not store._floors.raise_if_due()
-
-
-def test_a_store_from_before_floors_moves_forward_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = new_url("postgresql")
-    known = schema.migrations()
-    with monkeypatch.context() as before:
-        before.setattr(schema, "migrations", lambda: known[:1])
-        running = PostgresStore(url)
-    with closing(running):
-        a_queue(running)
-        row(url, "SELECT towline.set_storage_limit(1 << 20)")
-        with running.begin() as transaction:
-            transaction.keep_answer("one", 600, b"before", now=at(1))
-        add(running, NewTask(b"1", tag="a"), NewTask(b"2", name="named"), NewTask(b"3"), now=at(1))
-        first, second = lease(running, 2, now=at(2))
-        with closing(open_store(url)) as upgraded:
-            assert upgraded.check().problems == ()
-            with upgraded.begin() as transaction:
-                assert transaction.storage().used_bytes == 3
-                assert transaction.last_answer("one") == (600, b"before")
-                transaction.keep_answer("one", 601, b"after", now=at(3))
-                assert transaction.last_answer("one") == (601, b"after")
-            delete(running, first, now=at(3))
-            add(running, NewTask(b"4"), now=at(3))
-            delete(upgraded, second, now=at(3))
-            assert [held.payload for held in lease(running, 3, now=at(4))] == [b"3", b"4"]
-            assert stats(upgraded, now=at(4)).added_total == 4
-            assert upgraded.check().problems == ()
 
 
 def test_small_tables_are_written_anew_with_all_that_lives_in_them(store: PostgresStore, url: str) -> None:

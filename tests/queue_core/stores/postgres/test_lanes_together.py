@@ -10,12 +10,11 @@ import pytest
 
 from queue_core.admission import Rate, TagLimits
 from queue_core.errors import StoreUnavailableError
-from queue_core.stores.postgres import schema
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from queue_core.verbs import Deletion, LeaseRequest, Release
-from tests.support.stores.stores import new_store_url, new_url
-from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
+from tests.support.stores.stores import new_store_url
+from tests.support.stores.task_builders import QUEUE, a_queue
 
 SERVERS = 2
 WORKERS = 4  # of each server
@@ -179,26 +178,3 @@ def test_a_callers_own_transaction_holds_no_lane() -> None:
             (held,) = transaction.lease(QUEUE, LeaseRequest(5, 9.0, ANY, "w"), now=now).leases
         assert held.name == "mine"
         assert store.check().problems == ()
-
-
-def test_a_store_from_before_limits_moves_forward_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    url = new_url("postgresql")
-    known = schema.migrations()
-    with monkeypatch.context() as before:
-        before.setattr(schema, "migrations", lambda: known[:6])
-        running = PostgresStore(url)
-    with closing(running):
-        a_queue(running)
-        add(running, *[NewTask(b"%d" % number, tag="a") for number in range(4)], NewTask(b"4"), now=at(1))
-        first = lease(running, 2, now=at(2))
-        with closing(PostgresStore(url)) as upgraded:
-            assert upgraded.check().problems == ()
-            delete(running, first[0], now=at(3))
-            a_queue(upgraded, per_tag=TagLimits(2))
-            assert [held.payload for held in lease(running, 3, now=at(4))] == [b"2", b"4"]
-            assert stats(upgraded, now=at(4)).held == 1
-            add(upgraded, NewTask(b"5", tag="b", priority=3), now=at(4))
-            assert [held.payload for held in lease(running, 3, now=at(5))] == [b"5"]
-            delete(running, first[1], now=at(5))
-            assert [held.payload for held in lease(running, 3, now=at(5))] == [b"3"]
-            assert upgraded.check().problems == ()

@@ -13,10 +13,6 @@
 -- count with what was written down for their generation and the proposed one. Wrong floors only hide a task until
 -- the next full look, a minute later.
 
--- Nobody is within a verb while its functions are changed. The tables that change are locked first, so that a wait for
--- one of them comes before any work.
-LOCK TABLE queues, counts, stored, sessions, commit_markers IN ACCESS EXCLUSIVE MODE;
-
 -- The steps of each queue. ready, delayed, leased: the floors of those states, of generation `effective`. newest: the
 -- generation whose `ceiling` holds, that one or the proposed next. names_until: where names to be forgotten begin.
 -- epoch: see `count_slot`; it began at transaction `epoch_xid`. searched_at: when a look began at no floor.
@@ -315,3 +311,8 @@ BEGIN
     DELETE FROM towline.tag_floors AS t WHERE t.queue = queue_id AND t.generation < f.newest - 2;
     DELETE FROM towline.lowered_floors AS l WHERE l.queue = queue_id AND l.generation < f.newest - 2;
 END $$;
+
+-- Return the lowest of some instants; NULL: none.
+CREATE FUNCTION lowest_of(instants int8[]) RETURNS int8 LANGUAGE sql IMMUTABLE AS $$
+    SELECT min(each.instant) FROM unnest(instants) AS each (instant)
+$$;

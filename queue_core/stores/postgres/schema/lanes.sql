@@ -9,34 +9,6 @@
 -- leaves a note of the tags that it changed, which the next holder takes up. READY and LEASED tasks of a lane together
 -- become more in the hands of the holder only, so a count that others lower meanwhile is on the safe side.
 
-ALTER TABLE queues
-    ADD COLUMN is_limited boolean NOT NULL DEFAULT false,  -- has any of these
-    ADD COLUMN has_priorities boolean NOT NULL DEFAULT false,
-    ADD COLUMN max_in_flight int4,
-    ADD COLUMN token_us int8,  -- the microseconds in which a token of the queue's bucket comes
-    ADD COLUMN burst int4,
-    ADD COLUMN tag_max int4,
-    ADD COLUMN tag_token_us int8,
-    ADD COLUMN tag_burst int4,
-    ADD COLUMN is_fair boolean NOT NULL DEFAULT false,
-    ADD COLUMN has_lanes boolean NOT NULL GENERATED ALWAYS AS (tag_max IS NOT NULL OR tag_token_us IS NOT NULL) STORED,
-    -- Whether a lease must hold the lanes.
-    ADD COLUMN leases_alone boolean NOT NULL GENERATED ALWAYS AS (
-        is_fair OR tag_token_us IS NOT NULL OR max_in_flight IS NOT NULL OR token_us IS NOT NULL
-    ) STORED;
-
--- NULL: 0. It comes last, so that nothing of a plain task moves.
-ALTER TABLE tasks ADD COLUMN priority int2;
-
--- Find the ready tasks of a tag, urgent, admitted or neither, in the order in which they are leased. It takes the place
--- of the index that had those of priority 0 alone, and serves the same statements: see there. A second one would cost
--- each plain task 5 us.
-DROP INDEX tasks_by_tag;
-CREATE INDEX tasks_by_tag ON tasks (queue, tag, (state + 0), eta, id) WHERE state + 0 < 1 OR state + 0 > 3;
-
--- `ready` counts the HELD and the READY, `admitted` the READY ones of lanes.
-ALTER TABLE counts ADD COLUMN admitted int8 NOT NULL DEFAULT 0;
-
 -- What is known of a queue's bucket (kind 0), and of the lanes and the places in the rotation of its untagged tasks
 -- (kind 1) and each tag (kind 2). Without a rate and a rotation there are none. `head` is the state -p of its first
 -- READY task, while it has one.
@@ -55,8 +27,14 @@ CREATE TABLE lanes (
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Find the lanes that open next.
 CREATE INDEX lanes_to_open ON lanes (queue, opens_at) WHERE opens_at IS NOT NULL;
+
+-- Find the next lane of the rotation.
 CREATE INDEX lanes_in_rotation ON lanes (queue, head, place) WHERE head IS NOT NULL;
+
+-- The places in rotations.
 CREATE SEQUENCE places CACHE 1;
 
 -- Tags whose lanes were changed while another transaction held the queue's; NULL: the untagged.
@@ -68,6 +46,8 @@ CREATE TABLE lane_notes (
     autovacuum_vacuum_threshold = 1000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Find the notes of a queue.
 CREATE INDEX lane_notes_of_queue ON lane_notes (queue);
 
 -- Hold a queue's lanes until this transaction ends, and return true; false if another one holds them and this one has

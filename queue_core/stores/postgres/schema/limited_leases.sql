@@ -1,4 +1,4 @@
--- Leases from queues that have limits, a rotation or priorities: see `0007_lanes.sql`.
+-- Leases from queues that have limits, a rotation or priorities: see `lanes.sql`.
 
 -- Return the first READY tasks in lease order, not locked. tag_filter: as of `exchange`, but for `oldest`. Those of
 -- priority 0 come before the end, unless they are in a lane.
@@ -331,6 +331,7 @@ DECLARE
     low_tags text[];
     low_etas int8[];
     numbers int8[];
+    told json;
 BEGIN
     SELECT * INTO STRICT old FROM towline.queues AS each WHERE each.name = queue_name;
     q := old;
@@ -380,10 +381,20 @@ BEGIN
     END IF;
     IF old.has_lanes AND NOT q.has_lanes THEN
         WITH free AS (
+            UPDATE towline.tasks AS t SET eta = now, ready_at = now
+            WHERE t.queue = q.id AND t.state < 1 AND t.tag IS NOT NULL RETURNING t.tag
+        )
+        SELECT array_agg(f.tag), array_agg(now), json_agg(json_build_array(q.name, f.tag, f.number))
+        INTO low_tags, low_etas, told
+        FROM (SELECT free.tag, count(*) AS number FROM free GROUP BY free.tag) AS f;
+        IF low_tags <> '{}' THEN
+            PERFORM towline.tell(json_build_array('admitted', told));
+        END IF;
+        WITH free AS (
             UPDATE towline.tasks AS t SET state = t.state - 13 WHERE t.queue = q.id AND t.state > 3
             RETURNING t.tag, t.eta
         )
-        SELECT array_agg(f.tag), array_agg(f.eta) INTO low_tags, low_etas
+        SELECT low_tags || array_agg(f.tag), low_etas || array_agg(f.eta) INTO low_tags, low_etas
         FROM (SELECT free.tag, min(free.eta) AS eta FROM free GROUP BY free.tag) AS f;
         UPDATE towline.counts AS c SET admitted = 0 WHERE c.queue = q.id AND c.admitted <> 0;
         IF low_tags <> '{}' THEN
