@@ -132,21 +132,23 @@ BEGIN
                     t.added_at, t.name, t.tag, t.worker
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
-            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at]),
-                array_agg(ARRAY[g.name, g.tag, g.worker]), ARRAY[now]
+            SELECT queue_id, count(*), 'deleted',
+                array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at] ORDER BY g.id),
+                array_agg(ARRAY[g.name, g.tag, g.worker] ORDER BY g.id), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
         ELSE
             WITH gone AS (
-                DELETE FROM towline.tasks AS t USING unnest(ids, grants) AS f (id, leased_at)
+                DELETE FROM towline.tasks AS t USING unnest(ids, grants) WITH ORDINALITY AS f (id, leased_at, place)
                 WHERE t.id = f.id AND t.leased_at = coalesce(f.leased_at, grants[1]) AND t.queue + 0 = queue_id
                     AND t.state - 0 = 2 AND t.eta + 0 > now
                 RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at,
-                    t.added_at, t.name, t.tag, t.worker
+                    t.added_at, t.name, t.tag, t.worker, f.place
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
-            SELECT queue_id, count(*), 'deleted', array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at]),
-                array_agg(ARRAY[g.name, g.tag, g.worker]), ARRAY[now]
+            SELECT queue_id, count(*), 'deleted',
+                array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at] ORDER BY g.place),
+                array_agg(ARRAY[g.name, g.tag, g.worker] ORDER BY g.place), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
         END IF;

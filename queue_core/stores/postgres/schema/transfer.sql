@@ -23,7 +23,7 @@ BEGIN
         WHERE e.id = q.id RETURNING * INTO q;
     END IF;
     SELECT t.ids, t.outcomes INTO ids, outcomes FROM towline.take_names(q.id, now, names) AS t;
-    PERFORM towline.forget_names(now, cardinality(names));
+    PERFORM towline.forget_names(now, cardinality(names), 0);
     PERFORM towline.lower_floors(q.id, states, tags, etas);
     WITH new AS (
         INSERT INTO towline.tasks AS t (
