@@ -175,7 +175,7 @@ def check_ahead_seconds(seconds: float) -> None:
 
 def check_lease_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
-    if not _is_number(seconds) or not 0 <= seconds <= MAX_LEASE_SECONDS:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LEASE_SECONDS:
         raise InvalidLeaseTimeError(
             f"lease time must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {shown_value(seconds)}"
         )
@@ -183,7 +183,7 @@ def check_lease_seconds(seconds: float) -> None:
 
 def check_wait_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 300."""
-    if not _is_number(seconds) or not 0 <= seconds <= MAX_WAIT_SECONDS:
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidLeaseTimeError(
             f"waiting time must be a number in [0, {MAX_WAIT_SECONDS:.0f}] s: {shown_value(seconds)}; "
             "call again to wait longer"

@@ -296,7 +296,8 @@ class UnitOfWork(Outbox):
                 queue, count=count, seconds=seconds, tags=tags, worker=worker, allowance=allowance, call=call
             ), []
         request = _lease_request(count, seconds, tags, worker, allowance)
-        check = self._check_of_deletions(queue, deletions)
+        thens = handed_over(deletions)
+        check = self._check_of_deletions(queue, deletions, thens)
         if call is None:
             if check is not None:
                 check()
@@ -304,7 +305,7 @@ class UnitOfWork(Outbox):
         else:
             granted, lost = self._once(
                 call,
-                "other" if handed_over(deletions) or quarantined_task_of(worker) else "exchange",
+                "other" if thens or quarantined_task_of(worker) else "exchange",
                 lambda transaction: self._exchange(transaction, queue, deletions, request),
                 check=check,
                 queue=queue,
@@ -395,10 +396,11 @@ class UnitOfWork(Outbox):
         self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
     ) -> tuple[list[Added], list[str]]:
         """Delete tasks; return the outcomes of their `then` and the tokens that were not current."""
-        check = self._check_of_deletions(queue, deletions)
+        thens = handed_over(deletions)
+        check = self._check_of_deletions(queue, deletions, thens)
         return self._once(
             call,
-            "other" if handed_over(deletions) else "delete",
+            "other" if thens else "delete",
             lambda transaction: self.record_deleted(
                 queue, deletions, transaction.delete(queue, deletions, now=self.now)
             ),
@@ -408,11 +410,13 @@ class UnitOfWork(Outbox):
             decode=idempotency.decode_deleted,
         )
 
-    def _check_of_deletions(self, queue: str, deletions: Sequence[Deletion]) -> Callable[[], None] | None:
+    def _check_of_deletions(
+        self, queue: str, deletions: Sequence[Deletion], thens: Sequence[Sequence[NewTask]]
+    ) -> Callable[[], None] | None:
         """Check deletions; return what checks their `then` by the settings of queues, where that is needed."""
         limits.check_token_count(len(deletions))
         beyond: list[NewTask] = []
-        for then in handed_over(deletions):
+        for then in thens:
             limits.check_add_count(len(then))
             beyond += check_new_tasks(then, now=self.now)
         return partial(self._check_beyond, queue, beyond) if beyond else None

@@ -131,7 +131,7 @@ class ServerState:
         """The places of calls that wait for a task without leasing it, or for a message."""
         self.clock_watch = ClockWatch(self.committer, self.service.clock, look_for_etas=self.waiting.look_for_etas)
         self.authorizer = Authorizer(options)
-        self.seals = LeaseSeals(self.service, has_callers=lambda: bool(self.authorizer.in_force))
+        self.seals = LeaseSeals(self.service, has_callers=bool(self.authorizer.in_force))
         self.erasures = QueueErasures(self.service, options, emptied=self.seals.forget)
         self.snapshots = SnapshotWatch(self.service.store)
         self.readiness = Readiness(
@@ -161,6 +161,7 @@ class ServerState:
     def renew_tokens(self, tokens: Sequence[AccessToken]) -> None:
         """Accept these tokens in place of the present ones. Any thread may call this."""
         self.authorizer.renew(tokens)
+        self.seals.has_callers = bool(self.authorizer.in_force)
 
     def health(self) -> Health:
         """Return the answer to a health probe."""

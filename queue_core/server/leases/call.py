@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from math import inf
 from typing import Protocol
 
 from queue_core.clock import Instant
@@ -21,7 +22,7 @@ from queue_core.server.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.late_leases import renew_late
 from queue_core.server.leases.waiters import CallerActivity, Presence
-from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
+from queue_core.service import MAX_LATE_GRANTS, STALL_SECONDS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -147,12 +148,16 @@ class LeaseCall:
     _late_grants: int = field(default=0, init=False)
     active_at: float = field(default=0.0, init=False)
     """When its caller last worked, as of the time when it began to wait."""
+    _granted_after: float = field(default=-inf, init=False)
+    """The monotonic time before which it was granted nothing; a repeat may get leases of its first try."""
     changes_seen: int = field(default=0, init=False)
     """`WaitingRoom.changes` before it last leased."""
     _has_deleted: bool = field(default=False, init=False)
     """Return whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
     _is_open: bool = field(default=False, init=False)
     """Return whether another try of the client's call, which may still come, could grant a lease to nobody."""
+    _has_run: bool = field(default=False, init=False)
+    """Return whether its operation has run, here: run again, it is a repeat."""
     _is_over: bool = field(default=False, init=False)
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
@@ -163,6 +168,8 @@ class LeaseCall:
         self._context = context
         self._is_open = self.client_call is not None and self.client_call.is_repeat
         now = context.service.clock.monotonic()
+        if not self._is_open:
+            self._granted_after = now
         context.presence.call_began(self.queue, self.worker, self.tags, waits=self.wait_seconds > 0, now=now)
         superseded = context.sessions.begin(self)
         if superseded is not None and context.waiting.leave(superseded):
@@ -196,7 +203,7 @@ class LeaseCall:
         self._is_open = False
 
         def close(work: UnitOfWork) -> bool:
-            calls = [call, replace(call, session=call.session + WAITED_SUFFIX)]
+            calls = [call, _waited(call)]
             are_closed = [work.close_lease(self.queue, one, worker=self.worker) for one in calls]
             return all(are_closed)
 
@@ -228,8 +235,9 @@ class LeaseCall:
         if self.grant is not None:
             return LeaseAnswer(self.grant(work))
         call = self.client_call
-        if call is not None:
-            self.client_call = replace(call, is_repeat=True)  # in case this operation is run again
+        if call is not None and self._has_run and not call.is_repeat:
+            call = replace(call, is_repeat=True)
+        self._has_run = True
         granted, lost = work.exchange(
             self.queue,
             self.deletions,
@@ -256,9 +264,6 @@ class LeaseCall:
     def _lease(self, work: UnitOfWork) -> Granted:
         if self.grant is not None:
             return self.grant(work)
-        call = self.client_call
-        if call is not None:
-            call = replace(call, session=call.session + WAITED_SUFFIX)
         return work.lease(
             self.queue,
             count=self.count,
@@ -266,7 +271,7 @@ class LeaseCall:
             tags=self.tags,
             worker=self.worker,
             allowance=self.room,
-            call=call,
+            call=self.client_call and _waited(self.client_call),
         )
 
     def _submit(self, operation: Operation[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
@@ -296,9 +301,10 @@ class LeaseCall:
     def _deliver(self, answer: LeaseAnswer, *, since: Instant | None = None) -> None:
         """Answer with leases that have their whole time ahead since then (None: since their grant)."""
         context, leases = self._context, answer.granted.leases
-        if not context.service.is_late(leases, since=since):
-            self._end(answer)
-            context.activity.record(self.caller, now=context.service.clock.monotonic())
+        now = context.service.clock.monotonic()
+        if now - self._granted_after < STALL_SECONDS or not context.service.is_late(leases, since=since):
+            self._end(answer, now=now)
+            context.activity.record(self.caller, now=now)
             return
         self._late_grants += 1
         if self._late_grants > MAX_LATE_GRANTS:
@@ -317,7 +323,7 @@ class LeaseCall:
 
     def _renew_late(self, leases: Sequence[Lease], call: ClientCall) -> None:
         """Renew late leases for their whole time, and answer with those still held."""
-        waited = replace(call, session=call.session + WAITED_SUFFIX)
+        waited = _waited(call)
 
         def renew(work: UnitOfWork) -> tuple[Instant, Sequence[Lease]]:
             return work.now, renew_late(work, self.queue, leases, seconds=self.seconds, call=waited)
@@ -363,7 +369,7 @@ class LeaseCall:
         elif self._context.committer.is_threaded:
             self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
 
-    def _end(self, answer: LeaseAnswer | Exception) -> None:
+    def _end(self, answer: LeaseAnswer | Exception, *, now: float | None = None) -> None:
         self._stop_timer()
         self._context.sessions.end(self)
         if not self._is_over:
@@ -371,13 +377,19 @@ class LeaseCall:
             try:
                 self.answer(answer)  # before anything else is recorded
             finally:
-                self._leave_presence()
+                self._leave_presence(now=now)
 
-    def _leave_presence(self, *, hung_up: bool = False) -> None:
-        now = self._context.service.clock.monotonic()
+    def _leave_presence(self, *, hung_up: bool = False, now: float | None = None) -> None:
+        if now is None:
+            now = self._context.service.clock.monotonic()
         self._context.presence.call_ended(self.queue, self.worker, now=now, hung_up=hung_up)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _waited(call: ClientCall) -> ClientCall:
+    """Return the call as which a client's call leases after its first lease, perhaps once more: a repeat."""
+    return replace(call, session=call.session + WAITED_SUFFIX, is_repeat=True)

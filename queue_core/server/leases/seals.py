@@ -90,10 +90,10 @@ def secret_of(work: UnitOfWork, make: Callable[[int], bytes] = secrets.token_byt
 class LeaseSeals:
     """Seals and opens the tokens of one server's callers, by its store's secret."""
 
-    def __init__(self, service: QueueService, *, has_callers: Callable[[], bool] = lambda: True) -> None:
+    def __init__(self, service: QueueService, *, has_callers: bool = True) -> None:
         """`has_callers`: whether callers are told apart; otherwise all are administrators, and nothing is sealed."""
         self._service = service
-        self._has_callers = has_callers
+        self.has_callers = has_callers
         self._secret: LeaseSecret | None = None
 
     def load(self) -> LeaseSecret:
@@ -121,7 +121,7 @@ class LeaseSeals:
 
     def seal(self, token: str) -> str:
         """Return a token of the store as its holder gets it."""
-        return (self._secret or self.load()).seal(token) if self._has_callers() else token
+        return (self._secret or self.load()).seal(token) if self.has_callers else token
 
     def opened(self, tokens: Sequence[str], caller: Principal) -> "OpenedTokens":
         """Return the store's tokens for those that a caller gives. Raises `InvalidTokenError`."""

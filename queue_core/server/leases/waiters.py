@@ -224,7 +224,8 @@ class Presence:
         found.calls += 1
         found.waits = found.waits or waits
         found.hung_up = False
-        if tags != found.selection:
+        known = found.selection
+        if known is None or tags.kind != known.kind or tags.tags != known.tags:
             found.called_for(tags)
 
     def call_ended(self, queue: str, worker: str, *, now: float, hung_up: bool = False) -> None:

@@ -300,6 +300,7 @@ class FileIdentity:
         """
         self._path = path
         self._folder = os.fspath(path.parent)
+        self._names = {kind: f"{path}{kind}" for kind in _KINDS}
         self._clock = clock
         self._checked_at = 0.0
         self._unchanged: tuple[int, int, int] | None = None
@@ -337,7 +338,7 @@ class FileIdentity:
 
     def _at(self, kind: str) -> _FileId | None:
         try:
-            found = self._path.with_name(self._path.name + kind).stat()
+            found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
         except OSError:
             return None
         return found.st_dev, found.st_ino
