@@ -53,7 +53,7 @@ class VerbAnswerLostError(Exception):
     def __init__(self, xid: int, ids: list[int] | None, read: Read, *, is_repeat: bool = False) -> None:
         """Args:
         xid: the transaction's number.
-        ids: the ids of the tasks that an add added; less than 0: the outcome of a refusal.
+        ids: the ids of the tasks that an add added (less than 0: a refusal), or of those leased, in order.
         read: runs a query where the transaction's changes can be seen.
         is_repeat: whether a client repeated a call that it made some time ago.
         """
@@ -63,8 +63,8 @@ class VerbAnswerLostError(Exception):
         self.xid = xid
         self.ids = ids or []
         self.leased = None if ids is None else dict(zip(ids, count(), strict=False))
-        """The place of each task that the call leased, where others leased in its transaction too; None: all leased
-        in it."""
+        """The place of each task that the call leased, where others leased in its transaction too, or where its queue
+        has an order of its own; None: all leased in it, by eta and id."""
 
     def read_answer(self, query: Statement, *values: object) -> list[Row]:
         """Return the lost answer, with a query that takes the values and the transaction's number.

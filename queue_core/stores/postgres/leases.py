@@ -59,12 +59,6 @@ _EXCHANGE_RESULT = Statement(
     "SELECT * FROM towline.exchange_result($1, $2, $3::text::xid8)",
     (pack.text, pack.int8, pack.text),
 )
-_PRIORITIES = Statement(
-    "towline_priorities_of",
-    "SELECT t.id, t.priority FROM towline.tasks AS t JOIN towline.queues AS q ON q.id = t.queue"
-    " WHERE q.name = $1 AND t.id = ANY ($2) AND t.priority > 0 AND t.xmin = $3::text::xid8::xid",
-    (pack.text, pack.int8s, pack.text),
-)
 _DELETED = Statement(
     "towline_deleted_by",
     "SELECT s.numbers, s.texts FROM towline.samples AS s JOIN towline.queues AS q ON q.id = s.queue"
@@ -325,7 +319,7 @@ def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queu
     """Return the rows of a call that took effect; of a repeated call, only leases that are still held."""
     *leases, last = lost.read_answer(_EXCHANGE_RESULT, queue, 0 if lost.is_repeat else now)
     last = (*last[: _OUTCOME + 2], last[_OUTCOME + 2] | _IN_ORDER, *last[_OUTCOME + 3 :])
-    leases = _in_lease_order(lost, queue, leases)
+    leases = _in_lease_order(lost, leases)
     if not lost.is_repeat:
         session.note_xid(lost.xid)
         return [*leases, last]
@@ -334,15 +328,13 @@ def _rows_of_lost_call(session: PostgresSession, lost: VerbAnswerLostError, queu
     return [*(row for row in leases if row[1] > now), (*last[:-3], numbers or None, texts or None, None)]
 
 
-def _in_lease_order(lost: VerbAnswerLostError, queue: str, leases: Sequence[Row]) -> list[Row]:
-    """Return the leases of a lost call in the order in which they were granted: by priority, then by eta and id."""
+def _in_lease_order(lost: VerbAnswerLostError, leases: Sequence[Row]) -> list[Row]:
+    """Return the leases of a lost call in the order in which they were granted, which its marker has where it is not by
+    eta and id."""
     places = lost.leased
-    if places is not None:
-        return sorted((row for row in leases if row[0] in places), key=lambda row: places[row[0]])
-    if len(leases) < 2:
-        return list(leases)
-    priorities: dict[int, int] = dict(lost.read_answer(_PRIORITIES, queue, [row[0] for row in leases]))
-    return sorted(leases, key=lambda row: (-priorities.get(row[0], 0), *_order(row)))
+    if places is None:
+        return sorted(leases, key=_order)
+    return sorted((row for row in leases if row[0] in places), key=lambda row: places[row[0]])
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:

@@ -270,6 +270,10 @@ BEGIN
                 PERFORM towline.lower_floors(queue_id, '{2}', '{NULL}', ARRAY[end_at]);
             END IF;
             IF is_limited AND cardinality(picked) > 1 THEN
+                ids := ARRAY(  -- those of the deletions are done with
+                    SELECT t.id FROM unnest(picked) WITH ORDINALITY AS p (place, number)
+                    JOIN towline.tasks AS t ON t.ctid = p.place ORDER BY p.number
+                );
                 RETURN QUERY SELECT * FROM towline.lease_in_order(picked, now, end_at, worker_name);
                 flags := flags | 4;
             ELSE
@@ -317,7 +321,8 @@ BEGIN
         END IF;
     END IF;
     IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
-        is_marked := towline.set_commit_marker(connection, call);
+        -- Tasks that are not leased by eta and id, in their order: a lost answer is read again in it.
+        is_marked := towline.set_commit_marker(connection, call, CASE WHEN flags & 4 <> 0 THEN ids END);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, left_over, flags, txid_current_if_assigned(), numbers,

@@ -8,9 +8,10 @@ from threading import Thread
 import psycopg
 import pytest
 
+from queue_core.admission import TagLimits
 from queue_core.clock import Clock, Instant
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.store import Store, Transaction
+from queue_core.store import Store, Transaction, Unit
 from queue_core.stores import open_store
 from queue_core.stores.postgres import maintenance
 from queue_core.stores.postgres.session import PostgresSession
@@ -231,6 +232,38 @@ def test_leases_that_were_told_again_come_by_priority(place: Place) -> None:
     with place.store.begin("verb") as turn:
         again = turn.lease(QUEUE, FIVE, now=place.clock.now()).leases
     assert (place.wire.cuts, [held.payload for held in again]) == (1, [b"9", b"5", b"0"])
+
+
+def a_queue_of_turns(place: Place, tags: str) -> None:
+    """Tags take turns in it; a task of each of these tags waits, in this order."""
+    with place.store.begin() as turn:
+        turn.delete_queue(QUEUE)
+    a_queue(place.store, max_leases=None, per_tag=TagLimits(fair=True))
+    place.added(*[NewTask(b"%d" % number, tag=tag) for number, tag in enumerate(tags)])
+
+
+def test_leases_that_were_told_again_come_as_tags_take_turns(place: Place) -> None:
+    a_queue_of_turns(place, "aaabbc")
+    place.wire.cut_next("lose answer")
+    with place.store.begin("verb") as turn:
+        again = turn.lease(QUEUE, FIVE, now=place.clock.now()).leases
+    assert (place.wire.cuts, "".join(str(held.tag) for held in again)) == (1, "abcab")
+
+
+@pytest.mark.parametrize("unit", ["verb", "transaction"])
+def test_the_repeat_of_a_call_gets_its_leases_as_tags_take_turns(place: Place, unit: Unit) -> None:
+    a_queue_of_turns(place, "aaabbc")
+    answers = []
+    for is_repeat in (False, True):
+        with place.store.begin(unit) as turn:
+            once = turn.once_for_call(ClientCall("client", 1, is_repeat), "lease")
+            assert once is not None
+            answers.append([held.token for held in once.lease(QUEUE, FIVE, now=place.clock.now()).leases])
+    assert answers[1] == answers[0]
+    with place.store.read() as turn:
+        held = turn.peek(QUEUE, ANY, frozenset({TaskState.LEASED}), limit=9, payload_bytes=0, now=place.clock.now())
+    tags = {task.token: str(task.tag) for task in held.tasks}
+    assert "".join(tags[token] for token in answers[1]) == "abcab"
 
 
 def test_a_lease_that_was_told_again_has_the_checkpoint(place: Place) -> None:
