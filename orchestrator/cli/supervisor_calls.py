@@ -80,7 +80,7 @@ class SupervisorCalls:
         return self._call("GET", _path(names) + (f"?{urlencode(asked)}" if asked else ""), None)
 
     def post(self, *names: str, body: Mapping[str, object]) -> Json:
-        """Send an order to `/v1/NAME/NAME...`; it may be given twice, as the second time changes nothing more."""
+        """Send an order to `/v1/NAME/NAME...`, once: one that comes late would undo what was ordered since."""
         return self._call("POST", _path(names), dict(body))
 
     def close(self) -> None:
@@ -89,7 +89,7 @@ class SupervisorCalls:
 
     def _call(self, method: str, path: str, body: Json | None) -> Json:
         try:
-            answer = self._caller.request(method, path, body, repeat="safe")
+            answer = self._caller.request(method, path, body, repeat="safe" if method == "GET" else "once")
         except QueueError as error:
             message = f"the supervisor does not answer: {error}"
             raise CommandError(message, code=exits.UNAVAILABLE, where=self.shown, fix="is it running?") from None

@@ -469,7 +469,11 @@ class RegistrationList(TypedDict):
 
 
 async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
-    kind, params = call.path["kind"], call.read(RegisterRequest)
+    return await _register(core, call, call.path["kind"])
+
+
+async def _register(core: ServerState, call: EndpointCall, kind: str) -> schemas.Done:
+    params = call.read(RegisterRequest)
 
     def register_here(work: UnitOfWork) -> None:
         registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
@@ -479,11 +483,7 @@ async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
 
 
 async def register_worker(core: ServerState, call: EndpointCall) -> schemas.Done:
-    params = call.read(RegisterRequest)
-    await core.committer.run(
-        lambda work: registration_verbs.register(work, present.KIND, params.name, params.facts, seconds=params.seconds)
-    )
-    return {}
+    return await _register(core, call, present.KIND)
 
 
 async def registrations(core: ServerState, call: EndpointCall) -> RegistrationList:
