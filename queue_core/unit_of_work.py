@@ -156,7 +156,7 @@ class UnitOfWork(Outbox):
             queue=queue,
             adds=tasks,
             encode=idempotency.encode_added,
-            decode=idempotency.decode_added,
+            decode=partial(idempotency.decode_added, len(tasks)),
         )
         self.record_added(queue, tasks, added)
         return added
@@ -198,7 +198,10 @@ class UnitOfWork(Outbox):
         if deduplicating is None:
             return idempotency.once(transaction, call, checked, encode=encode, decode=decode, now=self.now)
         if not call.is_repeat:
-            return checked()
+            try:
+                return checked()
+            except idempotency.UNFIT as error:
+                raise idempotency.key_reused(call) from error
         kept = transaction.answer_of(call, now=self.now)
         if kept is not None:
             idempotency.raise_refusal(kept)
@@ -206,6 +209,8 @@ class UnitOfWork(Outbox):
             return checked()
         except StoreError:
             raise
+        except idempotency.UNFIT as error:
+            raise idempotency.key_reused(call) from error
         except QueueError as error:
             queues = [queue, *[task.queue for task in adds if task.queue]]
             if deduplicating.close_call(queues):  # its first try may still come, and would take effect
@@ -357,7 +362,7 @@ class UnitOfWork(Outbox):
             lambda transaction: transaction.renew(queue, renewals, now=self.now),
             queue=queue,
             encode=idempotency.encode_renewed,
-            decode=idempotency.decode_renewed,
+            decode=partial(idempotency.decode_renewed, len(renewals)),
         )
         if self._lifecycle != "off":
             at = self.now
@@ -387,7 +392,7 @@ class UnitOfWork(Outbox):
             lambda transaction: transaction.release(queue, jittered, now=self.now),
             queue=queue,
             encode=idempotency.encode_finished,
-            decode=idempotency.decode_finished,
+            decode=partial(idempotency.decode_finished, len(releases)),
         )
         self.record_finished([finished for finished in outcomes if finished is not None])
         return outcomes

@@ -34,8 +34,13 @@ def once(
         return run(work)
 
     def run_recognised() -> T:
-        with recognised(work, call):
-            return run(work)
+        with recognised(work, call) as by_store:
+            try:
+                return run(work)
+            except idempotency.UNFIT as error:
+                if by_store:
+                    raise idempotency.key_reused(call) from error
+                raise
 
     return idempotency.once(work.transaction, call, run_recognised, encode=encode, decode=decode, now=work.now)
 

@@ -3,6 +3,7 @@
 Pure but for its transaction. Stores that deduplicate calls themselves (`Transaction.once_for_call`) don't use it.
 """
 
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -10,7 +11,7 @@ from pydantic_core import from_json, to_json
 
 from queue_core import errors
 from queue_core.clock import Instant
-from queue_core.errors import QueueError, StoreError
+from queue_core.errors import InvalidRequestError, QueueError, StoreError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.stats import FinishedLease
 from queue_core.store import Transaction
@@ -22,6 +23,8 @@ T = TypeVar("T")
 Encode = Callable[[T], bytes | None]
 Decode = Callable[[bytes], T]
 
+UNFIT = (TypeError, ValueError, IndexError, struct.error)
+"""What is raised when the answer kept of a call is read as that of another: a key was used for both."""
 _REFUSED = b'{"refused":'
 """The beginning of a kept answer that is a refusal."""
 NO_LEASES = b"[[],[],false]"
@@ -45,12 +48,16 @@ def once(
     Args:
         encode: returns an answer as bytes; None when nothing was changed, so that nothing needs to be stored.
 
-    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise.
+    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise; `InvalidRequestError` when the
+    answer stored is of another kind of call.
     """
     kept = transaction.answer_of(call, now=now)
     if kept is not None:
         raise_refusal(kept)
-        return decode(kept)
+        try:
+            return decode(kept)
+        except UNFIT as error:
+            raise key_reused(call) from error
     try:
         outcome = run()
     except StoreError:
@@ -63,6 +70,14 @@ def once(
     if answer is not None:
         transaction.record_answer(call, answer, now=now)
     return outcome
+
+
+def key_reused(call: ClientCall) -> InvalidRequestError:
+    """Return the error for a call whose number is that of another call of its session."""
+    return InvalidRequestError(
+        f"call {call.number} of session {call.session} was another one: give each call of a session a number of its "
+        "own in its Idempotency-Key, and a repeat the number of its first try"
+    )
 
 
 def encode_refusal(error: QueueError) -> bytes:
@@ -108,9 +123,15 @@ def encode_added(added: Sequence[Added]) -> bytes:
     return to_json([(one.name, one.status, one.ready) for one in added])
 
 
-def decode_added(kept: bytes) -> list[Added]:
-    """See `encode_added`."""
-    return list(_added(from_json(kept)))
+def decode_added(tasks: int, kept: bytes) -> list[Added]:
+    """See `encode_added`. Raises `ValueError` for another number of tasks."""
+    return _as_many(tasks, list(_added(from_json(kept))))
+
+
+def _as_many(number: int, outcomes: list[T]) -> list[T]:
+    if len(outcomes) != number:
+        raise ValueError(f"{number} outcomes are expected: {len(outcomes)}")
+    return outcomes
 
 
 def _cells(added: Sequence[Added]) -> list[tuple[str, str, bool]]:
@@ -157,9 +178,9 @@ def encode_renewed(outcomes: Sequence[Renewed | None]) -> bytes:
     return to_json([one and [getattr(one, field) for field in RENEWED_FIELDS] for one in outcomes])
 
 
-def decode_renewed(kept: bytes) -> list[Renewed | None]:
-    """See `encode_renewed`."""
-    return [one and Renewed(*one) for one in from_json(kept)]
+def decode_renewed(renewals: int, kept: bytes) -> list[Renewed | None]:
+    """See `encode_renewed`. Raises `ValueError` for another number of renewals."""
+    return _as_many(renewals, [one and Renewed(*one) for one in from_json(kept)])
 
 
 def encode_finished(outcomes: Sequence[FinishedLease | None]) -> bytes:
@@ -167,6 +188,6 @@ def encode_finished(outcomes: Sequence[FinishedLease | None]) -> bytes:
     return to_json(list(outcomes))
 
 
-def decode_finished(kept: bytes) -> list[FinishedLease | None]:
-    """See `encode_finished`."""
-    return [one and FinishedLease(**one) for one in from_json(kept)]
+def decode_finished(releases: int, kept: bytes) -> list[FinishedLease | None]:
+    """See `encode_finished`. Raises `ValueError` for another number of releases."""
+    return _as_many(releases, [one and FinishedLease(**one) for one in from_json(kept)])
