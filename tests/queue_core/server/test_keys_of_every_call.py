@@ -17,12 +17,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from queue_core.client import HttpQueue, HttpQueues
+from queue_core.criteria import Search
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
 from queue_core.periodic.http import HttpSchedules
 from queue_core.schedules.schedule import Schedule
-from queue_core.search.criteria import Search
 from queue_core.server.endpoints import ENDPOINTS
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
