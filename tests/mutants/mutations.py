@@ -234,9 +234,9 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-does-not-charge-a-lease",
         "I11",
-        "queue_core/stores/postgres/migrations/0005_held_leases.sql",
-        "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases + 1,",
-        "towline.tasks AS t SET\n                    state = 2, ready_at = t.eta, leases = t.leases,",
+        "queue_core/stores/postgres/schema/exchange.sql",
+        "towline.tasks AS t SET\n                        state = 2, ready_at = t.eta, leases = t.leases + 1,",
+        "towline.tasks AS t SET\n                        state = 2, ready_at = t.eta, leases = t.leases,",
         (CONTRACT, BOUNDS, ROOM),
         "postgresql",
     ),

@@ -259,7 +259,7 @@ BEGIN
 END $$;
 
 -- Delete tasks by name, leased or not. why: the reason of a lease that ends by it; holder: the worker whose own leases
--- end as done, or NULL. Outcomes: 0 deleted, 1 unknown, 2 deleted before and still remembered.
+-- end as done, or NULL (ADR 103). Outcomes: 0 deleted, 1 unknown, 2 deleted before and still remembered.
 CREATE FUNCTION remove_named(
     queue_name text, now int8, given text[], why text, holder text,
     OUT refusal int8, OUT note text, OUT xid int8, OUT outcomes int2[]
