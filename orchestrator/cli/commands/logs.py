@@ -268,8 +268,6 @@ def logs(
     the task. --follow goes on when workers are replaced, and when their logs are rotated. Without --url the state
     directory of this host is read. Exit code 66: there is no such pool or worker.
     """
-    if since is not None and since < 0:
-        raise click.UsageError(f"--since must be a duration of the past, 0 or more: {since:g} s; write 10m")
     reader = _reader(where)
     now = SystemMonotonicClock().wall_seconds
     printer = LinePrinter(as_json=as_json, colours=wants_colour(), is_one_worker=name is not None, pool=name)
