@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
+from queue_core.changes import READY_OR_HELD, Held, LeasedBy, Named, Outcome, Removal, Selector
 from queue_core.clock import NEVER, Instant, after
-from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import (
     FinishedLease,
@@ -19,7 +20,7 @@ from queue_core.stats import (
     sample_waiting,
 )
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
-from queue_core.verbs import Added, HeldName, Page, Retagged
+from queue_core.verbs import Added, HeldName, Page
 
 KEPT_SAMPLES = 10_000
 """Finished leases kept of each queue, at least; more where its history is longer."""
@@ -27,7 +28,7 @@ MAX_WAITING_READ = 1000
 """Etas of ready tasks that `waiting` reads at most."""
 
 _CHANGED_BY_TIME = (TaskState.DELAYED, TaskState.LEASED)
-_READY_OR_HELD = (TaskState.READY, TaskState.HELD)
+_BY_ETA = attrgetter("eta", "id")
 
 
 @dataclass(slots=True)
@@ -131,30 +132,36 @@ class MemoryQueue:
             self.samples_dropped += overflow
         return ending.finished
 
-    def postpone(self, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        """Move the eta of a named DELAYED task that is not due, if it is `expected`."""
-        check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
-        task = self.named(name)
-        if task is None or not semantics.is_delayed_until(task, expected, now=now):
-            return False
-        self.put(semantics.postpone(task, eta=eta, now=now))
-        return True
-
-    def retag(self, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        """See `Transaction.retag`. A task of a lane is held until `update_lanes` admits it."""
+    def hold(self, selector: Selector, *, now: Instant) -> list[Held[None]]:
+        """See `ChangeVerbs.hold`."""
+        if isinstance(selector, Named):
+            if selector.settles:
+                self.expire(now=now)
+            named = ((name, self.named(name)) for name in selector.names)
+            return [Held(name, task, None) for name, task in named if task is not None]
         self.expire(now=now)
-        retagged = []
-        for name in dict.fromkeys(names):
-            task = self.named(name)
-            if task is None or task.state is TaskState.LEASED or task.tag == tag:
-                continue
-            moved = semantics.retag(task, tag=tag, now=now)
-            is_ready = moved.state in _READY_OR_HELD
-            self.tasks[task.id] = semantics.hold(moved) if is_ready and self._has_lane(tag) else moved
-            self._touched |= {task.tag, tag}
-            self.totals.setdefault(tag, {})
-            retagged.append(Retagged(name, is_ready))
-        return retagged
+        if isinstance(selector, LeasedBy):
+            return [Held("", task, None) for task in self.leased_by(selector.worker)]
+        found: list[StoredTask] = []
+        for state in selector.states:
+            of_state = [task for task in self.tasks.values() if task.state is state and selector.tags.accepts(task.tag)]
+            found += sorted(of_state, key=_BY_ETA)
+        return [Held("", task, None) for task in found[: selector.limit]]
+
+    def change(self, before: StoredTask, outcome: Outcome, *, now: Instant) -> None:
+        """Store what became of a task."""
+        if isinstance(outcome, LeaseEnd):
+            self.end(before, outcome)
+        elif isinstance(outcome, Removal):
+            self.drop(before, at=now)
+            if outcome is Removal.DELETED:
+                self.count(before.tag, "deleted")
+        else:
+            is_ready = outcome.state in READY_OR_HELD
+            after = replace(outcome, state=TaskState.READY) if is_ready else outcome
+            self.tasks[before.id] = semantics.hold(after) if is_ready and self._has_lane(after.tag) else after
+            self._touched |= {before.tag, after.tag}
+            self.totals.setdefault(after.tag, {})
 
     def bring_forward(self, *, until: Instant, now: Instant) -> None:
         """Move the etas of DELAYED tasks that lie between `now` and `until` to `now`."""

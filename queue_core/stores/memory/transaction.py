@@ -1,23 +1,20 @@
 """The verbs of the reference store: the semantics over dicts, without indexes or counters: a verb scans all tasks."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import Change, ChangeVerbs, Held, Selector
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import (
-    DELETED_BY_NAME,
-    PURGED,
     FinishedLease,
     History,
     LiveLease,
     QueueStats,
     Samples,
     TagStats,
-    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
@@ -38,17 +35,14 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
-    Retagged,
     Storage,
 )
-
-NameOutcome = Literal["deleted", "unknown", "tombstoned"]
 
 MAX_SESSIONS = 20_000
 """Client sessions whose last answer is kept."""
 
 
-class MemoryTransaction:
+class MemoryTransaction(ChangeVerbs[None]):
     """See `Transaction`. A verb that raises has written nothing."""
 
     def __init__(self) -> None:
@@ -248,83 +242,26 @@ class MemoryTransaction:
         except WorkerRetiredError:
             return outcomes, Granted((), refused=True)
 
-    def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
-    ) -> list[NameOutcome]:
-        contents = self._open(queue)
-        contents.expire(now=now)
-        outcomes = [self._delete_named(contents, name, removal, now=now) for name in names]
-        contents.update_lanes(now=now)
-        return outcomes
-
-    def _delete_named(self, contents: MemoryQueue, name: str, removal: TaskRemoval, *, now: Instant) -> NameOutcome:
-        task = contents.named(name)
-        if task is None:
-            return "tombstoned" if contents.tombstones.get(name, now) > now else "unknown"
-        if task.state is TaskState.LEASED:
-            contents.end(task, semantics.remove(task, removal, now=now))
-        else:
-            contents.drop(task, at=now)
-            if removal.holder is not None:
-                contents.count(task.tag, "deleted")
-        return "deleted"
-
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
-        return self._purge(queue, tags, frozenset(TaskState) - {TaskState.DEAD}, removal, limit=limit, now=now)
-
-    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._purge(queue, tags, frozenset({TaskState.DEAD}), PURGED, limit=limit, now=now)
-
-    def _purge(
-        self,
-        queue: str,
-        tags: TagFilter,
-        states: frozenset[TaskState],
-        removal: TaskRemoval,
-        *,
-        limit: int,
-        now: Instant,
-    ) -> int:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[None]]]:
         contents = self._open(queue)
-        contents.expire(now=now)
-        chosen = [task for task in contents.tasks.values() if task.state in states and tags.accepts(task.tag)][:limit]
-        for task in sorted(chosen, key=lambda task: task.eta):  # as the ends of leases are recorded
-            if task.state is TaskState.LEASED:
-                contents.end(task, semantics.remove(task, removal, now=now))
-            else:
-                contents.drop(task, at=now)
-        contents.update_lanes(now=now)
-        return len(chosen)
+        return contents.spec, contents.hold(selector, now=now)
 
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
+    def change(self, queue: str, changes: Sequence[Change[None]], *, now: Instant) -> bool:
         contents = self._open(queue)
-        contents.expire(now=now)
-        if names is None:
-            chosen: Iterable[StoredTask | None] = [task for task in contents.tasks.values() if tags.accepts(task.tag)]
-        else:
-            chosen = [contents.named(name) for name in dict.fromkeys(names)]
-        dead = [task for task in chosen if task is not None and task.state is TaskState.DEAD][:limit]
-        redriven = [semantics.redrive(task, now=now) for task in dead]
-        for task in redriven:
-            contents.put(task)
+        for change in changes:
+            contents.change(change.held.task, change.outcome, now=now)
         contents.update_lanes(now=now)
-        return redriven
+        return True
 
-    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        contents = self._open(queue)
-        moved = contents.postpone(name, expected=expected, eta=eta, now=now)
-        contents.update_lanes(now=now)
-        return moved
+    def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
+        tombstones = self._of(queue).tombstones
+        return {name for name in names if tombstones.get(name, now) > now}
 
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        contents = self._open(queue)
-        retagged = contents.retag(names, tag, now=now)
-        contents.update_lanes(now=now)
-        return retagged
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:  # noqa: ARG002
+        self._retired.add(worker)
+        return [name for name, contents in self._queues.items() if not contents.spec.moved_to]
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -410,19 +347,6 @@ class MemoryTransaction:
         if not is_busy or busy == "finish":
             self._retired.add(worker)
         return not is_busy
-
-    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
-        self._retired.add(worker)
-        released = []
-        for contents in self._queues.values():
-            if contents.spec.moved_to:
-                continue
-            contents.expire(now=now)
-            for task in contents.leased_by(worker):
-                ending = semantics.release(task, contents.spec, delay_seconds=None, now=now, failure=failure)
-                released.append(contents.end(task, ending))
-            contents.update_lanes(now=now)
-        return released
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         leader, until = self._leads.get(name, (holder, now))

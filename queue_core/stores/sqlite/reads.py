@@ -10,13 +10,13 @@ from queue_core.clock import Instant
 from queue_core.limits import MAX_PRIORITY
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import LiveLease, QueueStats, TagStats, WaitingTask, sample_waiting
-from queue_core.stores.sqlite.admin import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.counters import COLUMNS as COUNTERS
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.lanes.lane import load_whole
 from queue_core.stores.sqlite.lanes.rotation import heads_of
 from queue_core.stores.sqlite.lanes.updates import room
 from queue_core.stores.sqlite.rows import COLUMNS, completed, ready_rows, task_of
+from queue_core.stores.sqlite.selection import gauge, in_state, row_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TagFilter, TaskState, chosen_name
 from queue_core.verbs import Page, PeekQuery

@@ -3,24 +3,21 @@
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import Change, ChangeVerbs, Held, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
-    DELETED_BY_NAME,
-    PURGED,
     FinishedLease,
     History,
     LiveLease,
     QueueStats,
     Samples,
     TagStats,
-    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
-from queue_core.stores.sqlite import adds, admin, counters, idempotency, lease_ends, leases, reads, transfer
+from queue_core.stores.sqlite import adds, admin, change, counters, idempotency, lease_ends, leases, reads, transfer
 from queue_core.stores.sqlite import workers as worker_verbs
-from queue_core.stores.sqlite.admin import NameOutcome
+from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.lanes import updates
 from queue_core.stores.sqlite.session import SqliteSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
@@ -39,7 +36,6 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
-    Retagged,
     Storage,
 )
 
@@ -48,7 +44,7 @@ T = TypeVar("T")
 _ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.HELD)
 
 
-class SqliteTransaction:
+class SqliteTransaction(ChangeVerbs[Row]):
     """See `Transaction`."""
 
     def __init__(self, session: SqliteSession) -> None:
@@ -139,27 +135,14 @@ class SqliteTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
-    ) -> list[NameOutcome]:
-        return self._updated(admin.delete_by_name(self._at(now), queue, names, removal, now=now), now)
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[Row]]]:
+        return change.hold(self._at(now), queue, selector, now=now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
-        return self._updated(admin.purge(self._at(now), queue, tags, _ALIVE, removal, limit=limit, now=now), now)
+    def change(self, queue: str, changes: Sequence[Change[Row]], *, now: Instant) -> bool:
+        return self._updated(change.change(self._at(now), queue, changes, now=now), now)
 
-    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return self._updated(admin.purge(self._at(now), queue, tags, (TaskState.DEAD,), limit=limit, now=now), now)
-
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        return self._updated(admin.redrive(self._at(now), queue, names, tags, limit=limit, now=now), now)
-
-    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return self._updated(admin.postpone(self._at(now), queue, name, expected=expected, eta=eta, now=now), now)
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        return self._updated(admin.retag(self._at(now), queue, names, tag, now=now), now)
+    def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
+        return change.taken_names(self._at(now), queue, names, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -236,8 +219,8 @@ class SqliteTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
-        return self._updated(worker_verbs.release(self._at(now), worker, failure=failure, now=now), now)
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
+        return worker_verbs.fence(self._at(now), worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)

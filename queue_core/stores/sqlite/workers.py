@@ -3,23 +3,13 @@
 import json
 from collections.abc import Sequence
 
-from queue_core import semantics
-from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, after
 from queue_core.errors import WorkerRetiredError
-from queue_core.stats import FinishedLease
-from queue_core.stores.sqlite.lanes.updates import expire
-from queue_core.stores.sqlite.rows import COLUMNS, end, task_of
 from queue_core.stores.sqlite.session import MAX_CACHED_WORKERS, SqliteSession
 from queue_core.verbs import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
-
-_LIVE_LEASES = (
-    f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608
-    " AND worker = ? ORDER BY id"
-)
 
 
 def has_leased_before(session: SqliteSession, worker: str) -> bool:
@@ -73,18 +63,11 @@ def retire(session: SqliteSession, worker: str, *, busy: Busy, now: Instant) -> 
     return leased is None
 
 
-def release(session: SqliteSession, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
-    """See `Transaction.release_worker`."""
+def fence(session: SqliteSession, worker: str, *, now: Instant) -> list[str]:
+    """See `ChangeVerbs.fence_worker`."""
     _retire(session, worker, now=now)
-    released: list[FinishedLease] = []
-    for (name,) in session.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall():
-        queue = session.queue(name)
-        expire(session, queue, now=now)
-        for row in session.connection.execute(_LIVE_LEASES, (queue.id, now, worker)).fetchall():
-            task = task_of(session, queue, row)
-            ending = semantics.release(task, queue.spec, delay_seconds=None, now=now, failure=failure)
-            released.append(end(session, queue, row, ending))
-    return released
+    rows = session.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall()
+    return [row[0] for row in rows]
 
 
 def _retire(session: SqliteSession, worker: str, *, now: Instant) -> None:

@@ -1,0 +1,231 @@
+"""The verbs that change tasks without their leases' tokens, once for all stores: see `ChangeVerbs`.
+
+Each says which tasks it means (a `Selector`) and what becomes of one (a function of `semantics`). A store brings two
+primitives, `hold` and `change`, and keeps counters, lanes, names and samples in the second alone (ADR 124).
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from operator import attrgetter
+from typing import Generic, Literal, TypeAlias, TypeVar
+
+from queue_core import semantics
+from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.clock import Instant
+from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQueueError
+from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
+from queue_core.semantics import LeaseEnd
+from queue_core.stats import DELETED_BY_NAME, PURGED, FinishedLease, TaskRemoval
+from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
+from queue_core.verbs import Retagged
+
+RecordT = TypeVar("RecordT")
+_ID = attrgetter("id")
+
+NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
+
+ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.HELD)
+"""The states of tasks that a purge removes, in this order as far as its limit goes."""
+READY_OR_HELD = frozenset({TaskState.READY, TaskState.HELD})
+MAX_TRIES = 20
+"""How often a change is tried again whose tasks were changed by others between `hold` and `change`."""
+
+
+# -- which tasks ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The tasks of these given or chosen names, in this order.
+
+    Args:
+        settles: whether what is due is expired before.
+        whole: whether their payloads, headers, attempts and reports are read, too.
+    """
+
+    names: Sequence[str]
+    settles: bool = True
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class InStates:
+    """Up to `limit` tasks of these tags in these states; leased ones by when they end. `whole`: see `Named`."""
+
+    states: tuple[TaskState, ...]
+    tags: TagFilter
+    limit: int
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedBy:
+    """The tasks under a live lease of a worker, by their ids."""
+
+    worker: str
+
+
+Selector: TypeAlias = Named | InStates | LeasedBy
+
+
+@dataclass(frozen=True, slots=True)
+class Held(Generic[RecordT]):
+    """A task that a verb may change: the name that selected it, or "", and the store's own record of it."""
+
+    name: str
+    task: StoredTask
+    record: RecordT
+
+
+# -- what becomes of one ----------------------------------------------------------------------------------------------
+
+
+class Removal(Enum):
+    """A task without a lease is removed; `DELETED` counts it as a deletion."""
+
+    REMOVED = "removed"
+    DELETED = "deleted"
+
+
+Outcome: TypeAlias = StoredTask | LeaseEnd | Removal
+"""A task as it is afterwards (READY: or HELD, where its tag's lane says so), the end of its lease, or its removal."""
+Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
+"""What becomes of a task; the same object: it is left as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change(Generic[RecordT]):
+    """A task that a verb changes, and its outcome."""
+
+    held: Held[RecordT]
+    outcome: Outcome
+
+    @property
+    def task(self) -> StoredTask:
+        """The task as it is afterwards. Only for a verb that neither removes tasks nor ends leases."""
+        assert isinstance(self.outcome, StoredTask)
+        return self.outcome
+
+    @property
+    def finished(self) -> FinishedLease:
+        """The record of the lease that ended. Only for a verb that ends leases."""
+        assert isinstance(self.outcome, LeaseEnd)
+        return self.outcome.finished
+
+
+class ChangeVerbs(Generic[RecordT]):
+    """The verbs of `Transaction` over `hold` and `change`; a store's transaction extends it."""
+
+    @abstractmethod
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[RecordT]]]:
+        """Return the queue's settings and the tasks that `selector` means.
+
+        Until the transaction ends nobody else changes them, or else `change` finds out. Raises `UnknownQueueError`,
+        `QueueMovedError`.
+        """
+
+    @abstractmethod
+    def change(self, queue: str, changes: Sequence[Change[RecordT]], *, now: Instant) -> bool:
+        """Write what became of tasks of `hold`; False: others changed one of them, and nothing is written."""
+
+    @abstractmethod
+    def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
+        """Return which of these names refuse an add."""
+
+    @abstractmethod
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
+        """Retire a worker; return the queues in which it may hold leases, but for those that were moved away."""
+
+    def _apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Change[RecordT]]:
+        """Change the tasks that `selector` means by `transition`; return those that it changed."""
+        for _ in range(MAX_TRIES):
+            spec, held = self.hold(queue, selector, now=now)
+            outcomes = ((one, transition(one.task, spec)) for one in held)
+            changes = [Change(one, outcome) for one, outcome in outcomes if outcome is not one.task]
+            if not changes or self.change(queue, changes, now=now):
+                return changes
+        raise StoreUnavailableError(f"queue {queue}: others changed its tasks {MAX_TRIES} times meanwhile; try again")
+
+    # -- the verbs: see `Transaction` -------------------------------------------------------------------------------
+
+    def delete_by_name(
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
+    ) -> list[NameOutcome]:
+        """Delete tasks in any state, without checking leases."""
+        unleased = Removal.REMOVED if removal.holder is None else Removal.DELETED
+
+        def remove(task: StoredTask, _: QueueSpec) -> Outcome:
+            return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else unleased
+
+        changes = self._apply(queue, Named(list(dict.fromkeys(names))), remove, now=now)
+        gone = {change.held.name for change in changes}
+        taken = self.taken_names(queue, names, now=now) if len(gone) < len(names) else set()
+        outcomes: list[NameOutcome] = []
+        for name in names:
+            outcomes.append("deleted" if name in gone else "tombstoned" if name in taken else "unknown")
+            gone.discard(name)
+        return outcomes
+
+    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
+        """Delete tasks of these tags in any state but dead."""
+
+        def remove(task: StoredTask, _: QueueSpec) -> Outcome:
+            return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else Removal.REMOVED
+
+        return len(self._apply(queue, InStates(ALIVE, tags, limit), remove, now=now))
+
+    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
+        """Delete dead tasks of these tags."""
+        dead = InStates((TaskState.DEAD,), tags, limit)
+        return len(self._apply(queue, dead, lambda _task, _spec: Removal.REMOVED, now=now))
+
+    def redrive(
+        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+    ) -> list[StoredTask]:
+        """Make dead tasks ready again; return them as they are then."""
+        which: Selector = InStates((TaskState.DEAD,), tags, limit, whole=True)
+        if names is not None:
+            which = Named(list(dict.fromkeys(names)), whole=True)
+
+        def redrive(task: StoredTask, _: QueueSpec) -> Outcome:
+            return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task
+
+        redriven = [change.task for change in self._apply(queue, which, redrive, now=now)]
+        return redriven if names is not None else sorted(redriven, key=_ID)
+
+    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
+        """Move the eta of a delayed task if it is `expected`."""
+        check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
+
+        def postpone(task: StoredTask, _: QueueSpec) -> Outcome:
+            is_meant = semantics.is_delayed_until(task, expected, now=now)
+            return semantics.postpone(task, eta=eta, now=now) if is_meant else task
+
+        return bool(self._apply(queue, Named([name], settles=False), postpone, now=now))
+
+    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
+        """Change the tag of those of the named tasks that are not leased and have another."""
+
+        def retag(task: StoredTask, _: QueueSpec) -> Outcome:
+            stays = task.state is TaskState.LEASED or task.tag == tag
+            return task if stays else semantics.retag(task, tag=tag, now=now)
+
+        changes = self._apply(queue, Named(list(dict.fromkeys(names))), retag, now=now)
+        return [Retagged(change.held.name, change.held.task.state in READY_OR_HELD) for change in changes]
+
+    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
+        """Give back every lease that a dead worker holds, and retire it."""
+
+        def release(task: StoredTask, spec: QueueSpec) -> Outcome:
+            return semantics.release(task, spec, delay_seconds=None, now=now, failure=failure)
+
+        released: list[FinishedLease] = []
+        for queue in self.fence_worker(worker, now=now):
+            try:
+                changes = self._apply(queue, LeasedBy(worker), release, now=now)
+            except (UnknownQueueError, QueueMovedError):
+                continue  # since it was listed
+            released += [change.finished for change in changes]
+        return released
