@@ -8,6 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from itertools import repeat
 from operator import attrgetter
 from typing import Generic, Literal, TypeAlias, TypeVar
 
@@ -26,8 +27,8 @@ _ID = attrgetter("id")
 
 NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
 
-ALIVE = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.HELD)
-"""The states of tasks that a purge removes, in this order as far as its limit goes."""
+UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
+"""The states of living tasks that nobody has leased, in the order in which a purge removes them."""
 READY_OR_HELD = frozenset({TaskState.READY, TaskState.HELD})
 MAX_TRIES = 20
 """How often a change is tried again whose tasks were changed by others between `hold` and `change`."""
@@ -72,11 +73,15 @@ Selector: TypeAlias = Named | InStates | LeasedBy
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[RecordT]):
-    """A task that a verb may change: the name that selected it, or "", and the store's own record of it."""
+    """The tasks that a verb may change, as a store's own records of them; `task_of` reads one.
 
-    name: str
-    task: StoredTask
-    record: RecordT
+    `names`: the name that selected each, if names did.
+    """
+
+    spec: QueueSpec
+    records: Sequence[RecordT]
+    task_of: Callable[[RecordT], StoredTask]
+    names: Sequence[str] = ()
 
 
 # -- what becomes of one ----------------------------------------------------------------------------------------------
@@ -96,10 +101,11 @@ Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
-class Change(Generic[RecordT]):
-    """A task that a verb changes, and its outcome."""
+class Changed:
+    """A task that a verb changed, as it was, and its outcome. `name`: see `Held.names`."""
 
-    held: Held[RecordT]
+    name: str
+    before: StoredTask
     outcome: Outcome
 
     @property
@@ -119,15 +125,15 @@ class ChangeVerbs(Generic[RecordT]):
     """The verbs of `Transaction` over `hold` and `change`; a store's transaction extends it."""
 
     @abstractmethod
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[RecordT]]]:
-        """Return the queue's settings and the tasks that `selector` means.
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[RecordT]:
+        """Return the tasks that `selector` means.
 
         Until the transaction ends nobody else changes them, or else `change` finds out. Raises `UnknownQueueError`,
         `QueueMovedError`.
         """
 
     @abstractmethod
-    def change(self, queue: str, changes: Sequence[Change[RecordT]], *, now: Instant) -> bool:
+    def change(self, queue: str, changes: Sequence[tuple[RecordT, Outcome]], *, now: Instant) -> bool:
         """Write what became of tasks of `hold`; False: others changed one of them, and nothing is written."""
 
     @abstractmethod
@@ -138,15 +144,29 @@ class ChangeVerbs(Generic[RecordT]):
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
         """Retire a worker; return the queues in which it may hold leases, but for those that were moved away."""
 
-    def _apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Change[RecordT]]:
+    def _apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
         """Change the tasks that `selector` means by `transition`; return those that it changed."""
         for _ in range(MAX_TRIES):
-            spec, held = self.hold(queue, selector, now=now)
-            outcomes = ((one, transition(one.task, spec)) for one in held)
-            changes = [Change(one, outcome) for one, outcome in outcomes if outcome is not one.task]
+            held = self.hold(queue, selector, now=now)
+            changed: list[Changed] = []
+            changes: list[tuple[RecordT, Outcome]] = []
+            for name, record in zip(held.names or repeat(""), held.records, strict=False):
+                before = held.task_of(record)
+                outcome = transition(before, held.spec)
+                if outcome is not before:
+                    changed.append(Changed(name, before, outcome))
+                    changes.append((record, outcome))
             if not changes or self.change(queue, changes, now=now):
-                return changes
-        raise StoreUnavailableError(f"queue {queue}: others changed its tasks {MAX_TRIES} times meanwhile; try again")
+                return changed
+        raise _never_alone(queue)
+
+    def _remove(self, queue: str, states: tuple[TaskState, ...], tags: TagFilter, *, limit: int, now: Instant) -> int:
+        """Remove tasks that nobody has leased, whatever they are: none of them is read."""
+        for _ in range(MAX_TRIES):
+            records = self.hold(queue, InStates(states, tags, limit), now=now).records
+            if not records or self.change(queue, [(record, Removal.REMOVED) for record in records], now=now):
+                return len(records)
+        raise _never_alone(queue)
 
     # -- the verbs: see `Transaction` -------------------------------------------------------------------------------
 
@@ -159,8 +179,7 @@ class ChangeVerbs(Generic[RecordT]):
         def remove(task: StoredTask, _: QueueSpec) -> Outcome:
             return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else unleased
 
-        changes = self._apply(queue, Named(list(dict.fromkeys(names))), remove, now=now)
-        gone = {change.held.name for change in changes}
+        gone = {each.name for each in self._apply(queue, Named(list(dict.fromkeys(names))), remove, now=now)}
         taken = self.taken_names(queue, names, now=now) if len(gone) < len(names) else set()
         outcomes: list[NameOutcome] = []
         for name in names:
@@ -170,16 +189,15 @@ class ChangeVerbs(Generic[RecordT]):
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
         """Delete tasks of these tags in any state but dead."""
-
-        def remove(task: StoredTask, _: QueueSpec) -> Outcome:
-            return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else Removal.REMOVED
-
-        return len(self._apply(queue, InStates(ALIVE, tags, limit), remove, now=now))
+        count = self._remove(queue, UNLEASED, tags, limit=limit, now=now)
+        if count < limit:
+            leased = InStates((TaskState.LEASED,), tags, limit - count)
+            count += len(self._apply(queue, leased, lambda task, _: semantics.remove(task, removal, now=now), now=now))
+        return count
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         """Delete dead tasks of these tags."""
-        dead = InStates((TaskState.DEAD,), tags, limit)
-        return len(self._apply(queue, dead, lambda _task, _spec: Removal.REMOVED, now=now))
+        return self._remove(queue, (TaskState.DEAD,), tags, limit=limit, now=now)
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
@@ -192,7 +210,7 @@ class ChangeVerbs(Generic[RecordT]):
         def redrive(task: StoredTask, _: QueueSpec) -> Outcome:
             return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task
 
-        redriven = [change.task for change in self._apply(queue, which, redrive, now=now)]
+        redriven = [each.task for each in self._apply(queue, which, redrive, now=now)]
         return redriven if names is not None else sorted(redriven, key=_ID)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
@@ -212,8 +230,8 @@ class ChangeVerbs(Generic[RecordT]):
             stays = task.state is TaskState.LEASED or task.tag == tag
             return task if stays else semantics.retag(task, tag=tag, now=now)
 
-        changes = self._apply(queue, Named(list(dict.fromkeys(names))), retag, now=now)
-        return [Retagged(change.held.name, change.held.task.state in READY_OR_HELD) for change in changes]
+        changed = self._apply(queue, Named(list(dict.fromkeys(names))), retag, now=now)
+        return [Retagged(each.name, each.before.state in READY_OR_HELD) for each in changed]
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
         """Give back every lease that a dead worker holds, and retire it."""
@@ -224,8 +242,14 @@ class ChangeVerbs(Generic[RecordT]):
         released: list[FinishedLease] = []
         for queue in self.fence_worker(worker, now=now):
             try:
-                changes = self._apply(queue, LeasedBy(worker), release, now=now)
+                changed = self._apply(queue, LeasedBy(worker), release, now=now)
             except (UnknownQueueError, QueueMovedError):
                 continue  # since it was listed
-            released += [change.finished for change in changes]
+            released += [each.finished for each in changed]
         return released
+
+
+def _never_alone(queue: str) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"queue {queue}: others changed the same tasks {MAX_TRIES} times in a row; nothing was changed: try again"
+    )

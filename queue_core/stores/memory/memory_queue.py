@@ -132,21 +132,20 @@ class MemoryQueue:
             self.samples_dropped += overflow
         return ending.finished
 
-    def hold(self, selector: Selector, *, now: Instant) -> list[Held[None]]:
+    def hold(self, selector: Selector, *, now: Instant) -> Held[StoredTask]:
         """See `ChangeVerbs.hold`."""
+        if not isinstance(selector, Named) or selector.settles:
+            self.expire(now=now)
         if isinstance(selector, Named):
-            if selector.settles:
-                self.expire(now=now)
-            named = ((name, self.named(name)) for name in selector.names)
-            return [Held(name, task, None) for name, task in named if task is not None]
-        self.expire(now=now)
+            named = {name: task for name in selector.names if (task := self.named(name)) is not None}
+            return Held(self.spec, list(named.values()), _as_it_is, list(named))
         if isinstance(selector, LeasedBy):
-            return [Held("", task, None) for task in self.leased_by(selector.worker)]
+            return Held(self.spec, self.leased_by(selector.worker), _as_it_is)
         found: list[StoredTask] = []
         for state in selector.states:
             of_state = [task for task in self.tasks.values() if task.state is state and selector.tags.accepts(task.tag)]
             found += sorted(of_state, key=_BY_ETA)
-        return [Held("", task, None) for task in found[: selector.limit]]
+        return Held(self.spec, found[: selector.limit], _as_it_is)
 
     def change(self, before: StoredTask, outcome: Outcome, *, now: Instant) -> None:
         """Store what became of a task."""
@@ -478,3 +477,7 @@ class MemoryQueue:
             name for name, until in self.tombstones.items() if until > now and (after is None or name > after)
         )
         return [HeldName(name, self.tombstones[name]) for name in names[:limit]]
+
+
+def _as_it_is(task: StoredTask) -> StoredTask:
+    return task

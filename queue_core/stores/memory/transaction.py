@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.changes import Change, ChangeVerbs, Held, Selector
+from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import (
@@ -42,7 +42,7 @@ MAX_SESSIONS = 20_000
 """Client sessions whose last answer is kept."""
 
 
-class MemoryTransaction(ChangeVerbs[None]):
+class MemoryTransaction(ChangeVerbs[StoredTask]):
     """See `Transaction`. A verb that raises has written nothing."""
 
     def __init__(self) -> None:
@@ -244,14 +244,13 @@ class MemoryTransaction(ChangeVerbs[None]):
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[None]]]:
-        contents = self._open(queue)
-        return contents.spec, contents.hold(selector, now=now)
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[StoredTask]:
+        return self._open(queue).hold(selector, now=now)
 
-    def change(self, queue: str, changes: Sequence[Change[None]], *, now: Instant) -> bool:
+    def change(self, queue: str, changes: Sequence[tuple[StoredTask, Outcome]], *, now: Instant) -> bool:
         contents = self._open(queue)
-        for change in changes:
-            contents.change(change.held.task, change.outcome, now=now)
+        for before, outcome in changes:
+            contents.change(before, outcome, now=now)
         contents.update_lanes(now=now)
         return True
 

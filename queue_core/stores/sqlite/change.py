@@ -5,16 +5,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from queue_core.changes import READY_OR_HELD, Change, Held, InStates, LeasedBy, Named, Removal, Selector
+from queue_core.changes import Held, InStates, LeasedBy, Named, Outcome, Removal, Selector
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stores.sqlite.counters import DELETED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.lanes.updates import expire
-from queue_core.stores.sqlite.rows import COLUMNS, completed, end, kept, remove, task_of, write
+from queue_core.stores.sqlite.rows import COLUMNS, completed, end, kept, remove, state_of, task_of, write
 from queue_core.stores.sqlite.selection import in_state, row_after_expiry, row_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import QueueSpec, StoredTask, TaskState
+from queue_core.task import StoredTask, TaskState
 
 _LIVE_LEASES = (
     f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608
@@ -27,66 +27,70 @@ _TAKEN = (
 )
 
 
-def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[Row]]]:
+def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant) -> Held[Row]:
     """See `ChangeVerbs.hold`."""
     queue = session.open_queue(name)
     if not isinstance(selector, Named) or selector.settles:
         expire(session, queue, now=now)
     session.has_changes = True
-    rows = _selected(session, queue, selector, now=now)
-    tasks = [task_of(session, queue, row) for _, row in rows]
-    if not isinstance(selector, LeasedBy) and selector.whole:
-        tasks = [completed(session.connection, task) for task in tasks]
-    return queue.spec, [Held(given, task, row) for (given, row), task in zip(rows, tasks, strict=True)]
+    names: list[str] = []
+    if isinstance(selector, Named):
+        find = partial(row_after_expiry, now=now) if selector.settles else row_of_name
+        named = {given: row for given in selector.names if (row := find(session, queue, given)) is not None}
+        names, rows = list(named), list(named.values())
+    elif isinstance(selector, LeasedBy):
+        rows = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker)).fetchall()
+    else:
+        rows = _in_states(session, queue, selector)
+    read = _whole if not isinstance(selector, LeasedBy) and selector.whole else task_of
+    return Held(queue.spec, rows, partial(read, session, queue), names)
 
 
-def _selected(session: SqliteSession, queue: QueueRow, selector: Selector, *, now: Instant) -> list[tuple[str, Row]]:
-    match selector:
-        case Named():
-            find = partial(row_after_expiry, now=now) if selector.settles else row_of_name
-            found = [(name, find(session, queue, name)) for name in selector.names]
-            return [(name, row) for name, row in found if row is not None]
-        case LeasedBy():
-            live = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker))
-            return [("", row) for row in live.fetchall()]
-        case InStates():
-            tag_ids = session.tag_ids(queue, selector.tags)
-            rows: list[Row] = []
-            for state in selector.states:
-                rows += in_state(session, queue, state, tag_ids, limit=selector.limit - len(rows))
-            return [("", row) for row in rows]
+def _in_states(session: SqliteSession, queue: QueueRow, selector: InStates) -> list[Row]:
+    tag_ids = session.tag_ids(queue, selector.tags)
+    rows: list[Row] = []
+    for state in selector.states:
+        rows += in_state(session, queue, state, tag_ids, limit=selector.limit - len(rows))
+    return rows
 
 
-def change(session: SqliteSession, name: str, changes: Sequence[Change[Row]], *, now: Instant) -> bool:
+def _whole(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
+    return completed(session.connection, task_of(session, queue, row))
+
+
+def change(session: SqliteSession, name: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:
     """See `ChangeVerbs.change`. Nobody else writes within a transaction, so that it always succeeds."""
     queue = session.open_queue(name)
     removed: list[Row] = []
-    for one in changes:
-        row, outcome = one.held.record, one.outcome
+    written: list[StoredTask] = []
+    for row, outcome in changes:
         if isinstance(outcome, LeaseEnd):
             end(session, queue, row, outcome)
         elif isinstance(outcome, Removal):
             removed.append(row)
-            done = ((DELETED, 1),) if outcome is Removal.DELETED else ()
-            session.counts.change(queue.whole, row[1], ((GAUGE_OF_STATE[one.held.task.state], -1), *done))
+            numbers = session.counts.of(queue.whole, row[1])
+            numbers[GAUGE_OF_STATE[state_of(row)]] -= 1
+            numbers[DELETED] += outcome is Removal.DELETED
         else:
-            _write(session, queue, one.held, outcome)
+            written.append(_moved(session, queue, row, outcome))
     if removed:
         remove(session, queue, removed, at=now)
+    write(session.connection, written)
     return True
 
 
-def _write(session: SqliteSession, queue: QueueRow, held: Held[Row], outcome: StoredTask) -> None:
-    before, tag_before = held.task, held.record[1]
-    tag_id = tag_before if outcome.tag == before.tag else session.tag_id(queue, outcome.tag)
-    is_ready = outcome.state in READY_OR_HELD
-    after = kept(queue, tag_id, replace(outcome, state=TaskState.READY)) if is_ready else outcome
-    write(session.connection, [after])
+def _moved(session: SqliteSession, queue: QueueRow, row: Row, outcome: StoredTask) -> StoredTask:
+    """Change the tag and the counters of a task that nobody has leased; return it as its row is to be written."""
+    tag_before, state_before = row[1], state_of(row)
+    tag_id = tag_before if outcome.tag == session.tag(tag_before) else session.tag_id(queue, outcome.tag)
+    admitted = replace(outcome, state=TaskState.READY) if outcome.state is TaskState.HELD else outcome
+    after = kept(queue, tag_id, admitted)
     if tag_id != tag_before:
-        session.connection.execute(_SET_TAG, (tag_id, before.id))
-    if tag_id != tag_before or after.state is not before.state:
-        session.counts.change(queue.whole, tag_before, ((GAUGE_OF_STATE[before.state], -1),))
+        session.connection.execute(_SET_TAG, (tag_id, row[0]))
+    if tag_id != tag_before or after.state is not state_before:
+        session.counts.change(queue.whole, tag_before, ((GAUGE_OF_STATE[state_before], -1),))
         session.counts.change(queue.whole, tag_id, ((GAUGE_OF_STATE[after.state], 1),))
+    return after
 
 
 def taken_names(session: SqliteSession, name: str, names: Sequence[str], *, now: Instant) -> set[str]:

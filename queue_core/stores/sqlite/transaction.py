@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
-from queue_core.changes import Change, ChangeVerbs, Held, Selector
+from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
     FinishedLease,
@@ -135,10 +135,10 @@ class SqliteTransaction(ChangeVerbs[Row]):
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> tuple[QueueSpec, list[Held[Row]]]:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[Row]:
         return change.hold(self._at(now), queue, selector, now=now)
 
-    def change(self, queue: str, changes: Sequence[Change[Row]], *, now: Instant) -> bool:
+    def change(self, queue: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:
         return self._updated(change.change(self._at(now), queue, changes, now=now), now)
 
     def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
