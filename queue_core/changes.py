@@ -37,28 +37,32 @@ MAX_TRIES = 20
 # -- which tasks ------------------------------------------------------------------------------------------------------
 
 
+Depth: TypeAlias = Literal["id", "task", "whole"]
+"""What `hold` reads of a task: enough to remove it, all but the payload and what goes with it, or all."""
+
+
 @dataclass(frozen=True, slots=True)
 class Named:
     """The tasks of these given or chosen names, in this order.
 
     Args:
         settles: whether what is due is expired before.
-        whole: whether their payloads, headers, attempts and reports are read, too.
+        depth: what is read of them.
     """
 
     names: Sequence[str]
     settles: bool = True
-    whole: bool = False
+    depth: Depth = "task"
 
 
 @dataclass(frozen=True, slots=True)
 class InStates:
-    """Up to `limit` tasks of these tags in these states; leased ones by when they end. `whole`: see `Named`."""
+    """Up to `limit` tasks of these tags in these states; leased ones by when they end."""
 
     states: tuple[TaskState, ...]
     tags: TagFilter
     limit: int
-    whole: bool = False
+    depth: Depth = "task"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ Selector: TypeAlias = Named | InStates | LeasedBy
 
 @dataclass(frozen=True, slots=True)
 class Held(Generic[RecordT]):
-    """The tasks that a verb may change, as a store's own records of them; `task_of` reads one.
+    """The tasks that a verb may change, as a store's own records of them; `task_of` reads one (of depth "id": none).
 
     `names`: the name that selected each, if names did.
     """
@@ -124,6 +128,8 @@ class Changed:
 class ChangeVerbs(Generic[RecordT]):
     """The verbs of `Transaction` over `hold` and `change`; a store's transaction extends it."""
 
+    __slots__ = ()
+
     @abstractmethod
     def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[RecordT]:
         """Return the tasks that `selector` means.
@@ -163,7 +169,7 @@ class ChangeVerbs(Generic[RecordT]):
     def _remove(self, queue: str, states: tuple[TaskState, ...], tags: TagFilter, *, limit: int, now: Instant) -> int:
         """Remove tasks that nobody has leased, whatever they are: none of them is read."""
         for _ in range(MAX_TRIES):
-            records = self.hold(queue, InStates(states, tags, limit), now=now).records
+            records = self.hold(queue, InStates(states, tags, limit, depth="id"), now=now).records
             if not records or self.change(queue, [(record, Removal.REMOVED) for record in records], now=now):
                 return len(records)
         raise _never_alone(queue)
@@ -203,9 +209,9 @@ class ChangeVerbs(Generic[RecordT]):
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
     ) -> list[StoredTask]:
         """Make dead tasks ready again; return them as they are then."""
-        which: Selector = InStates((TaskState.DEAD,), tags, limit, whole=True)
+        which: Selector = InStates((TaskState.DEAD,), tags, limit, depth="whole")
         if names is not None:
-            which = Named(list(dict.fromkeys(names)), whole=True)
+            which = Named(list(dict.fromkeys(names)), depth="whole")
 
         def redrive(task: StoredTask, _: QueueSpec) -> Outcome:
             return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task

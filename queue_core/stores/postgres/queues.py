@@ -5,7 +5,6 @@ from typing import Literal
 from queue_core.admission import Rate
 from queue_core.clock import Instant
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
-from queue_core.stores.postgres import results
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import UNKNOWN, PostgresSession, refuse
@@ -58,9 +57,9 @@ _SET_MOVED = Statement(
     "UPDATE towline.queues SET moved_to = $2 WHERE name = $1 AND moved_to <> $2",
     (pack.text, pack.text),
 )
+_HOLD = Statement("towline_hold_queue", "SELECT towline.hold_queue($1)", (pack.text,))
 _SEIZE = Statement("towline_seize", "SELECT towline.seize_queue($1)", (pack.text,))
 _DROP = Statement("towline_drop", "SELECT towline.drop_queue(id) FROM towline.queues WHERE name = $1", (pack.text,))
-_OPEN = Statement("towline_open", f"SELECT {results.COLUMNS} FROM towline.open_queue($1)", (pack.text,))  # noqa: S608
 _SET_STORAGE_LIMIT = Statement("towline_set_storage", "SELECT towline.set_storage_limit($1)", (pack.int8,))
 _STORAGE = Statement(
     "towline_storage",
@@ -71,15 +70,22 @@ _STORAGE = Statement(
 
 def find(session: PostgresSession, name: str) -> QueueSpec:
     """Return the queue of that name. Raises `UnknownQueueError`."""
-    rows = session.rows(_ONE, name)
+    return _found(session, name, session.rows(_ONE, name))
+
+
+def find_with(session: PostgresSession, name: str, change: Statement, *values: object) -> tuple[QueueSpec, list[Row]]:
+    """Lock a queue, and return its settings and the rows of a statement that may write, in one round trip.
+
+    Raises `UnknownQueueError`.
+    """
+    _, found, rows = session.write_after((_HOLD, (name,)), (_ONE, (name,)), (change, values))
+    return _found(session, name, found), rows
+
+
+def _found(session: PostgresSession, name: str, rows: list[Row]) -> QueueSpec:
     if not rows:
         refuse(UNKNOWN, f"{name} {session.rows(_SOME)[0][0] or ''}")
     return _spec_of(rows[0])
-
-
-def lock_queue(session: PostgresSession, name: str) -> None:
-    """Lock a queue before its tasks are changed. Raises `UnknownQueueError`, `QueueMovedError`."""
-    results.call(session, _OPEN, name)
 
 
 def all_queues(session: PostgresSession) -> list[QueueSpec]:

@@ -46,7 +46,7 @@ SUBJECTS = (
     "leases",
     "exchange",
     "lease_ends",
-    "admin",
+    "changes",
     "reads",
     "transfer",
     "storage",

@@ -169,6 +169,12 @@ class PostgresSession:
         self._begin = None
         return self._runner.call_all([*begin, (statement, values)])
 
+    def write_after(self, read: Call, *calls: Call) -> list[list[Row]]:
+        """Run a statement that reads, then others as `write` does, in one round trip; return the rows of each."""
+        self.is_xid_known = self.xid is not None
+        begin, self._begin = self._begin or (), None
+        return self._runner.call_each([*begin, read, *calls], last=1 + len(calls))
+
     def write(self, statement: Statement, *values: object) -> list[Row]:
         """Run a statement that may write and does not return the transaction's number."""
         self.is_xid_known = self.xid is not None

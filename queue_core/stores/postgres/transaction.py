@@ -3,23 +3,20 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
-    DELETED_BY_NAME,
-    PURGED,
     FinishedLease,
     History,
     LiveLease,
     QueueStats,
     Samples,
     TagStats,
-    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
-from queue_core.stores.postgres import adds, admin, leases, queues, reads, transfer
-from queue_core.stores.postgres.admin import NameOutcome
+from queue_core.stores.postgres import adds, admin, change, leases, queues, reads, transfer
+from queue_core.stores.postgres.client.statements import Row
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 from queue_core.verbs import (
@@ -37,7 +34,6 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
-    Retagged,
     Storage,
 )
 
@@ -47,7 +43,7 @@ _ALIVE = (0, 1, 2)
 _DEAD = (3,)
 
 
-class PostgresTransaction:
+class PostgresTransaction(ChangeVerbs[Row]):
     """See `Transaction`."""
 
     __slots__ = ("_session",)
@@ -105,27 +101,14 @@ class PostgresTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
-    ) -> list[NameOutcome]:
-        return admin.delete_by_name(self._session, queue, names, removal, now=now)
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[Row]:
+        return change.hold(self._session, queue, selector, now=now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
-        return admin.purge(self._session, queue, tags, _ALIVE, removal, limit=limit, now=now)
+    def change(self, queue: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:
+        return change.change(self._session, queue, changes, now=now)
 
-    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._session, queue, tags, _DEAD, limit=limit, now=now)
-
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        return admin.redrive(self._session, queue, names, tags, limit=limit, now=now)
-
-    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return admin.postpone(self._session, queue, name, expected=expected, eta=eta, now=now)
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        return admin.retag(self._session, queue, names, tag, now=now)
+    def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
+        return change.taken_names(self._session, queue, names, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -193,8 +176,8 @@ class PostgresTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return admin.retire_worker(self._session, worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
-        return admin.release_worker(self._session, worker, failure=failure, now=now)
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
+        return change.fence(self._session, worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return admin.lead(self._session, name, holder, seconds=seconds, now=now)

@@ -42,7 +42,7 @@ def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant)
         rows = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker)).fetchall()
     else:
         rows = _in_states(session, queue, selector)
-    read = _whole if not isinstance(selector, LeasedBy) and selector.whole else task_of
+    read = _whole if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of
     return Held(queue.spec, rows, partial(read, session, queue), names)
 
 

@@ -111,21 +111,23 @@ class StatementRunner:
 
     def call_all(self, calls: Sequence[Call]) -> list[Row]:
         """Run statements in one round trip and return the rows of the last; none runs after one that fails."""
+        return self.call_each(calls, last=1)[0]
+
+    def call_each(self, calls: Sequence[Call], *, last: int) -> list[list[Row]]:
+        """Run statements in one round trip and return the rows of the `last` ones, each; see `call_all`."""
         pgconn = self._pgconn
-        reader = _Reader()
         try:
             pgconn.enter_pipeline_mode()
             expected: list[Statement | None] = []
-            for statement, values in calls:
-                reader = self._send(statement, values, expected)
+            readers = [self._send(statement, values, expected) for statement, values in calls]
             pgconn.pipeline_sync()
-            result = self._receive(expected)
+            found = self._receive(expected)
             pgconn.exit_pipeline_mode()
         except BaseException:
             if pgconn.pipeline_status:
                 pgconn.finish()  # some answers are unread
             raise
-        return reader.rows(result)
+        return [reader.rows(result) for reader, result in zip(readers[-last:], found[-last:], strict=True)]
 
     def _send(self, statement: Statement, values: Sequence[object], expected: list[Statement | None]) -> _Reader:
         """Send a call into the pipeline, note the expected results, and return the reader of its rows."""
@@ -146,10 +148,10 @@ class StatementRunner:
         expected.append(None)
         return reader
 
-    def _receive(self, expected: Sequence[Statement | None]) -> pq.abc.PGresult:
-        """Read all results of a pipeline and return the last; raise the first error after all are read."""
+    def _receive(self, expected: Sequence[Statement | None]) -> list[pq.abc.PGresult]:
+        """Read all results of a pipeline and return those of calls; raise the first error after all are read."""
         pgconn = self._pgconn
-        last: pq.abc.PGresult | None = None
+        found: list[pq.abc.PGresult] = []
         failed: psycopg.Error | None = None
         place = 0
         while True:
@@ -163,9 +165,10 @@ class StatementRunner:
             if status == pq.ExecStatus.PIPELINE_SYNC:
                 break
             if status in _DONE:
-                last = result
                 prepared = expected[place]
-                if prepared is not None:
+                if prepared is None:
+                    found.append(result)
+                else:
                     self._readers[prepared] = _Reader()
             elif failed is None and status != pq.ExecStatus.PIPELINE_ABORTED:
                 failed = self._error_of(result)
@@ -173,8 +176,7 @@ class StatementRunner:
         if failed is not None:
             pgconn.exit_pipeline_mode()
             raise failed
-        assert last is not None, "there was at least one call"
-        return last
+        return found
 
     def _wait(self) -> None:
         """Wait until a result can be read: the driver's `get_result` would wait with the GIL held."""

@@ -21,22 +21,6 @@ CREATE FUNCTION seize_queue(queue_name text) RETURNS void LANGUAGE sql AS $$
     SELECT pg_advisory_xact_lock('towline.queues'::regclass::oid::int4, hashtext(queue_name))
 $$;
 
--- Lock a queue before its tasks are changed; return the outcome row.
-CREATE FUNCTION open_queue(queue_name text) RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
-DECLARE
-    q towline.queues;
-BEGIN
-    PERFORM towline.hold_queue(queue_name);
-    SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
-    IF NOT FOUND THEN
-        RETURN NEXT towline.outcome_row(1, queue_name || ' ' || coalesce(towline.some_queues(), ''), 0);
-    ELSIF q.moved_to <> '' THEN
-        RETURN NEXT towline.outcome_row(2, queue_name || ' ' || q.moved_to, 0);
-    ELSE
-        RETURN NEXT towline.outcome_row(0, NULL, 0);
-    END IF;
-END $$;
-
 -- Drop a seized queue with all its tasks; return their number.
 CREATE FUNCTION drop_queue(queue_id int4) RETURNS int8 LANGUAGE plpgsql AS $$
 DECLARE

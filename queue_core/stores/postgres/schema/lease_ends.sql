@@ -158,47 +158,6 @@ BEGIN
     RETURN NEXT towline.outcome_row(0, NULL, 0);
 END $$;
 
--- Release all leases of a dead worker, each task to its old place, and retire the worker. In the result `payload` names
--- the queue. The last arguments: see `give_back`.
-CREATE FUNCTION release_worker(worker_name text, now int8, reason text, told text, fields text)
-RETURNS SETOF towline.result_row LANGUAGE plpgsql AS $$
-DECLARE
-    slot int8;
-    q towline.queues;
-    task towline.tasks;
-    died bool;
-    changed_tags text[];
-BEGIN
-    PERFORM pg_advisory_xact_lock('towline.workers'::regclass::oid::int4, hashtext(worker_name));
-    PERFORM towline.fence_worker(worker_name, now);
-    FOR q IN SELECT * FROM towline.queues AS each ORDER BY each.id LOOP
-        PERFORM towline.hold_queue(q.name);
-        SELECT * INTO q FROM towline.queues AS each WHERE each.id = q.id;
-        CONTINUE WHEN NOT FOUND OR q.moved_to <> '';
-        slot := towline.count_slot(q.id);
-        PERFORM towline.settle_some(q, slot, now);
-        changed_tags := '{}';
-        FOR task IN
-            SELECT * FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name ORDER BY t.id FOR UPDATE
-        LOOP
-            died := towline.give_back(
-                q, slot, now, task, NULL, false, false, release_worker.reason, told, fields
-            );
-            changed_tags := changed_tags || task.tag;
-            RETURN NEXT ROW(
-                6 + died::int4, 0, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
-                coalesce(task.name, '_' || task.id), task.tag,
-                CASE WHEN died THEN release_worker.reason ELSE told END, convert_to(q.name, 'UTF8')
-            )::towline.result_row;
-        END LOOP;
-        IF q.is_limited THEN
-            PERFORM towline.update_lanes(q, slot, now, changed_tags, cardinality(changed_tags));
-        END IF;
-    END LOOP;
-    RETURN NEXT towline.outcome_row(0, NULL, 0);
-END $$;
-
 -- Delete tasks, in order, and with each add the tasks that follow it: `sizes` of them, from the other arrays. One row
 -- for each deletion that took effect, with its place and its sample, and an id and an outcome for each of its tasks.
 CREATE FUNCTION hand_over(

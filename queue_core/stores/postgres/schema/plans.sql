@@ -12,7 +12,8 @@ BEGIN
             VALUES (
                 '{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}'::text[],
-                '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, purge, redrive, postpone, drop_queue, retire_worker, release_worker,
+                '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, hold_tasks,
+                change_tasks, drop_queue, retire_worker, fence_holder,
                 keep_answer, trim_samples, forget_tags, restore, hold_names, held_names, waiting,
                 peek, live_leases, next_eta, read_samples}'::text[]
             ),
@@ -28,8 +29,7 @@ BEGIN
             -- What the floors need; those that are called by others have the settings of these.
             ('{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}',
-                '{propose_floors, raise_floors, end_floors, stored_bytes, open_lanes, queue_stats, stats_of_tags,
-                remove_named}')
+                '{propose_floors, raise_floors, end_floors, stored_bytes, open_lanes, queue_stats, stats_of_tags}')
         ) AS g (settings, names)
         JOIN pg_proc AS p ON p.proname = ANY (g.names)
         WHERE p.pronamespace = current_schema()::regnamespace
