@@ -79,13 +79,15 @@ Selector: TypeAlias = Named | InStates | LeasedBy
 class Held(Generic[RecordT]):
     """The tasks that a verb may change, as a store's own records of them; `task_of` reads one (of depth "id": none).
 
-    `names`: the name that selected each, if names did.
+    `names`: the name that selected each, if names did. `is_repeat`: an earlier try of the same call of a client changed
+    these tasks, and none is changed again.
     """
 
     spec: QueueSpec
     records: Sequence[RecordT]
     task_of: Callable[[RecordT], StoredTask]
     names: Sequence[str] = ()
+    is_repeat: bool = False
 
 
 # -- what becomes of one ----------------------------------------------------------------------------------------------
@@ -142,6 +144,11 @@ class ChangeVerbs(Generic[RecordT]):
     def change(self, queue: str, changes: Sequence[tuple[RecordT, Outcome]], *, now: Instant) -> bool:
         """Write what became of tasks of `hold`; False: others changed one of them, and nothing is written."""
 
+    @property
+    def keeps_answers(self) -> bool:
+        """Return whether `change` is to be told even of no changes, as it then does nothing when it is repeated."""
+        return False
+
     @abstractmethod
     def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
         """Return which of these names refuse an add."""
@@ -150,11 +157,25 @@ class ChangeVerbs(Generic[RecordT]):
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
         """Retire a worker; return the queues in which it may hold leases, but for those that were moved away."""
 
+    def _write(
+        self, queue: str, find: Callable[[], list[tuple[RecordT, Outcome]]], *, now: Instant
+    ) -> list[tuple[RecordT, Outcome]]:
+        """Write the changes that `find` returns, which it finds anew as long as others change the same tasks."""
+        for _ in range(MAX_TRIES):
+            changes = find()
+            if not (changes or self.keeps_answers) or self.change(queue, changes, now=now):
+                return changes
+        raise StoreUnavailableError(
+            f"queue {queue}: others changed the same tasks {MAX_TRIES} times in a row; nothing was changed: try again"
+        )
+
     def _apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
         """Change the tasks that `selector` means by `transition`; return those that it changed."""
-        for _ in range(MAX_TRIES):
+        changed: list[Changed] = []
+
+        def find() -> list[tuple[RecordT, Outcome]]:
+            changed.clear()
             held = self.hold(queue, selector, now=now)
-            changed: list[Changed] = []
             changes: list[tuple[RecordT, Outcome]] = []
             for name, record in zip(held.names or repeat(""), held.records, strict=False):
                 before = held.task_of(record)
@@ -162,17 +183,10 @@ class ChangeVerbs(Generic[RecordT]):
                 if outcome is not before:
                     changed.append(Changed(name, before, outcome))
                     changes.append((record, outcome))
-            if not changes or self.change(queue, changes, now=now):
-                return changed
-        raise _never_alone(queue)
+            return changes
 
-    def _remove(self, queue: str, states: tuple[TaskState, ...], tags: TagFilter, *, limit: int, now: Instant) -> int:
-        """Remove tasks that nobody has leased, whatever they are: none of them is read."""
-        for _ in range(MAX_TRIES):
-            records = self.hold(queue, InStates(states, tags, limit, depth="id"), now=now).records
-            if not records or self.change(queue, [(record, Removal.REMOVED) for record in records], now=now):
-                return len(records)
-        raise _never_alone(queue)
+        self._write(queue, find, now=now)
+        return changed
 
     # -- the verbs: see `Transaction` -------------------------------------------------------------------------------
 
@@ -194,16 +208,23 @@ class ChangeVerbs(Generic[RecordT]):
         return outcomes
 
     def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
-        """Delete tasks of these tags in any state but dead."""
-        count = self._remove(queue, UNLEASED, tags, limit=limit, now=now)
-        if count < limit:
-            leased = InStates((TaskState.LEASED,), tags, limit - count)
-            count += len(self._apply(queue, leased, lambda task, _: semantics.remove(task, removal, now=now), now=now))
-        return count
+        """Delete tasks of these tags in any state but dead. Those that nobody has leased are not even read."""
+
+        def find() -> list[tuple[RecordT, Outcome]]:
+            held = self.hold(queue, InStates(UNLEASED, tags, limit, depth="id"), now=now)
+            changes = _removals(held.records)
+            if len(changes) < limit and not held.is_repeat:
+                leased = self.hold(queue, InStates((TaskState.LEASED,), tags, limit - len(changes)), now=now)
+                ends = (semantics.remove(leased.task_of(record), removal, now=now) for record in leased.records)
+                changes += zip(leased.records, ends, strict=True)
+            return changes
+
+        return len(self._write(queue, find, now=now))
 
     def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
         """Delete dead tasks of these tags."""
-        return self._remove(queue, (TaskState.DEAD,), tags, limit=limit, now=now)
+        dead = InStates((TaskState.DEAD,), tags, limit, depth="id")
+        return len(self._write(queue, lambda: _removals(self.hold(queue, dead, now=now).records), now=now))
 
     def redrive(
         self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
@@ -255,7 +276,5 @@ class ChangeVerbs(Generic[RecordT]):
         return released
 
 
-def _never_alone(queue: str) -> StoreUnavailableError:
-    return StoreUnavailableError(
-        f"queue {queue}: others changed the same tasks {MAX_TRIES} times in a row; nothing was changed: try again"
-    )
+def _removals(records: Sequence[RecordT]) -> list[tuple[RecordT, Outcome]]:
+    return [(record, Removal.REMOVED) for record in records]

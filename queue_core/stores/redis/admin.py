@@ -1,19 +1,16 @@
-"""The verbs of administrators: delete by name, purge, redrive, postpone, retag, and the settings of queues."""
+"""The verbs on queues themselves: create, set, list, pause, fence, drop; and the limit on all payloads."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from struct import pack, unpack_from
 from typing import Literal
 
 from queue_core.clock import Instant
 from queue_core.errors import UnknownQueueError
-from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
-from queue_core.stats import PURGED, TaskRemoval
-from queue_core.stores.redis.binary import pack_filter, pack_kept, pack_settings, parse_settings, parse_task
+from queue_core.stores.redis.binary import pack_kept, pack_settings, parse_settings
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.keys import KEPT_SETTINGS, QUEUES, RETIRED, SETTINGS, STORAGE, key_of, stored_key
-from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Retagged, Storage
+from queue_core.task import QueueSpec
+from queue_core.verbs import Storage
 
 
 def set_storage_limit(calls: Calls, limit_bytes: int | None) -> None:
@@ -56,77 +53,8 @@ def _read_numbers(calls: Calls, keys: Sequence[str]) -> list[int]:
     return [int(answer) for answer in answers if isinstance(answer, bytes)]
 
 
-NameOutcome = Literal["deleted", "unknown", "tombstoned"]
-
-_OUTCOMES: dict[int, NameOutcome] = {ord("d"): "deleted", ord("u"): "unknown", ord("t"): "tombstoned"}
 _ONE = ord("1")
-_NOT_RETAGGED = ord("0")
-_RETAGGED_READY = ord("r")
 _WORKERS_PER_CALL = 1000
-
-
-def delete_by_name(
-    calls: Calls, queue: str, names: Sequence[str], removal: TaskRemoval, *, now: Instant
-) -> list[NameOutcome]:
-    """See `Transaction.delete_by_name`."""
-    data = calls.change(
-        "delete_by_name",
-        queue,
-        pack(">QB", now, removal.holder is not None),
-        removal.reason,
-        removal.holder or "",
-        *names,
-    )
-    return [_OUTCOMES[letter] for letter in data[DATA:]]
-
-
-def purge(
-    calls: Calls,
-    queue: str,
-    tags: TagFilter,
-    which: Literal["alive", "dead"],
-    removal: TaskRemoval = PURGED,
-    *,
-    limit: int,
-    now: Instant,
-) -> int:
-    """See `Transaction.purge` and `purge_dead`."""
-    kind, names = pack_filter(tags)
-    data = calls.change("purge", queue, pack(">QIBB", now, limit, kind, which == "dead"), removal.reason, *names)
-    return int.from_bytes(data[DATA:], "big")
-
-
-def redrive(
-    calls: Calls, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-) -> list[StoredTask]:
-    """See `Transaction.redrive`."""
-    kind, cells = pack_filter(tags)
-    if names is not None:
-        cells = tuple(dict.fromkeys(names))
-    data = calls.change("redrive", queue, pack(">QIBB", now, limit, kind, names is not None), *cells)
-    tasks: list[StoredTask] = []
-    at = DATA
-    while at < len(data):
-        task, at = parse_task(queue, data, at)
-        tasks.append(replace(task, state=TaskState.READY))
-    return tasks
-
-
-def postpone(calls: Calls, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-    """See `Transaction.postpone`."""
-    check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
-    return calls.change("postpone", queue, pack(">QQQ", now, max(expected, 0), max(eta, now)), name)[DATA] == _ONE
-
-
-def retag(calls: Calls, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-    """See `Transaction.retag`."""
-    wanted = list(dict.fromkeys(names))
-    letters = calls.change("retag", queue, pack(">Q", now), tag or "", *wanted)[DATA:]
-    return [
-        Retagged(name, letter == _RETAGGED_READY)
-        for name, letter in zip(wanted, letters, strict=True)
-        if letter != _NOT_RETAGGED
-    ]
 
 
 def put_queue(calls: Calls, spec: QueueSpec, *, now: Instant) -> bool:

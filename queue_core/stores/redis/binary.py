@@ -44,11 +44,14 @@ _PRIORITY = 16  # the flags of a body plus so many times its priority are its fi
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
 _HAS_PRIORITY = 32
 _OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY  # flags of a task without a lease record
-_OUTCOME, _DIED = 7, 8
+_OUTCOME, DIED = 7, 8
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired", "removed")
+NUMBER_OF_OUTCOME = {outcome: number for number, outcome in enumerate(_OUTCOMES) if number}
+"""How the ends of leases are written."""
 _KINDS = {"any": 0, "tags": 1, "untagged": 2, "oldest": 3}
-_STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD, TaskState.HELD)
+STATES = (TaskState.READY, TaskState.DELAYED, TaskState.LEASED, TaskState.DEAD, TaskState.HELD)
+"""The states as tasks are written, from 1 on."""
 
 
 def pack_body(
@@ -274,7 +277,7 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
         waited / MICROSECONDS,
         held / MICROSECONDS,
         ended_at,
-        outcome & _DIED != 0,
+        outcome & DIED != 0,
         answer[reason_at:end].decode() if reason_bytes else "",
         added_at,
     )
@@ -335,7 +338,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     name_at = tag_at + tag_bytes
     name_end = name_at + name_bytes
     headers, payload_at = _headers(body_flags, answer, name_end)
-    state = _STATES[state_number - 1]
+    state = STATES[state_number - 1]
     numbers: tuple[int, ...] = (0, 0, 0, 0)
     priority = body_flags // _PRIORITY
     spent: tuple[Instant, ...] = ()

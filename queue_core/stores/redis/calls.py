@@ -56,7 +56,7 @@ _BLOCKS = (
     "adds",
     "leases",
     "lease_ends",
-    "admin",
+    "changes",
     "reads",
     "history",
     "peek",
@@ -67,6 +67,8 @@ _BLOCKS = (
 )
 """The files of `lua/` that are each put into a block of their own."""
 _ENTRY = Struct(">HH")
+_CHANGED_MEANWHILE = b"x"
+_YES = ord("1")
 _DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
 
 
@@ -89,6 +91,8 @@ class Calls:
         self.in_cluster = in_cluster
         self.signals = signals
         self.is_repeatable = False
+        self.plain = self
+        """The calls without a client's call."""
         self.admitted = Admitted()
 
     def once_for_call(self, call: ClientCall) -> "Calls":
@@ -97,6 +101,18 @@ class Calls:
 
     def close_call(self, queues: Sequence[str]) -> bool:  # noqa: ARG002 - these calls are no client's
         """See `CallOnce.close_call`."""
+        return True
+
+    def changed_before(self, queue: str) -> bytes | None:  # noqa: ARG002 - these calls are no client's
+        """Return the tasks that the client's call changed before, as `change` was told them; None: it did not."""
+        return None
+
+    def change_held(self, queue: str, *args: Cell) -> bool:
+        """Call `change` of `lua/changes.lua`; False: a task is not as `hold` found it."""
+        answer = self.send("change", (key_of(queue),), args)
+        if isinstance(answer, bytes) and answer.startswith(_CHANGED_MEANWHILE):
+            return False
+        self.changed(answer, (queue,))
         return True
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
@@ -191,16 +207,36 @@ class IdempotentCalls(Calls):
     def __init__(self, calls: Calls, call: ClientCall) -> None:
         super().__init__(calls.client, calls.signals, in_cluster=calls.in_cluster)
         self.is_repeatable = True
+        self.plain = calls.plain
         self.admitted = calls.admitted
+        self._is_repeat = call.is_repeat
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """See `Calls.send`; each call has a number of its own, in the order in which the calls are made."""
-        number = self._made.get(keys[0], 0)
-        self._made[keys[0]] = number + 1
-        return self.client.call(verb, keys, args, call_id=(self._session, self._first + min(number, MAX_CALLS - 1)))
+        number = self._number(keys[0])
+        self._made[keys[0]] = self._made.get(keys[0], 0) + 1
+        return self.client.call(verb, keys, args, call_id=(self._session, number))
+
+    def _number(self, key: str) -> int:
+        return self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+
+    def changed_before(self, queue: str) -> bytes | None:
+        """See `Calls.changed_before`."""
+        if not self._is_repeat:
+            return None
+        key = key_of(queue)
+        data = self.done(self.client.read("changed_before", (key,), (self._session, self._number(key))))
+        return data[DATA + 1 :] if data[DATA] == _YES else None
+
+    def change_held(self, queue: str, *args: Cell) -> bool:
+        """See `Calls.change_held`. A change that did nothing keeps no answer, so the next try has the same number."""
+        is_done = super().change_held(queue, *args)
+        if not is_done:
+            self._made[key_of(queue)] -= 1
+        return is_done
 
     def close_call(self, queues: Sequence[str]) -> bool:
         """See `CallOnce.close_call`. Every later try has a lower number than the one that is noted here."""

@@ -3,24 +3,20 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
-    DELETED_BY_NAME,
-    PURGED,
     FinishedLease,
     History,
     LiveLease,
     QueueStats,
     Samples,
     TagStats,
-    TaskRemoval,
     WaitingTask,
 )
 from queue_core.store import Kept
-from queue_core.stores.redis import adds, admin, leases, reads, transfer
+from queue_core.stores.redis import adds, admin, change, leases, reads, transfer
 from queue_core.stores.redis import workers as worker_verbs
-from queue_core.stores.redis.admin import NameOutcome
 from queue_core.stores.redis.calls import Calls
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import (
@@ -38,12 +34,11 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
-    Retagged,
     Storage,
 )
 
 
-class RedisTransaction:
+class RedisTransaction(ChangeVerbs[bytes]):
     """See `Transaction`. Each verb is atomic and is done when it returns; a later failure does not undo it.
 
     Stateless, so one object serves all threads.
@@ -102,27 +97,18 @@ class RedisTransaction:
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def delete_by_name(
-        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
-    ) -> list[NameOutcome]:
-        return admin.delete_by_name(self._calls, queue, names, removal, now=now)
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[bytes]:
+        return change.hold(self._calls, queue, selector, now=now)
 
-    def purge(self, queue: str, tags: TagFilter, *, limit: int, removal: TaskRemoval = PURGED, now: Instant) -> int:
-        return admin.purge(self._calls, queue, tags, "alive", removal, limit=limit, now=now)
+    def change(self, queue: str, changes: Sequence[tuple[bytes, Outcome]], *, now: Instant) -> bool:
+        return change.change(self._calls, queue, changes, now=now)
 
-    def purge_dead(self, queue: str, tags: TagFilter, *, limit: int, now: Instant) -> int:
-        return admin.purge(self._calls, queue, tags, "dead", limit=limit, now=now)
+    def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
+        return change.taken_names(self._calls, queue, names, now=now)
 
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        return admin.redrive(self._calls, queue, names, tags, limit=limit, now=now)
-
-    def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
-        return admin.postpone(self._calls, queue, name, expected=expected, eta=eta, now=now)
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        return admin.retag(self._calls, queue, names, tag, now=now)
+    @property
+    def keeps_answers(self) -> bool:
+        return self._calls.is_repeatable
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
@@ -191,8 +177,8 @@ class RedisTransaction:
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
         return worker_verbs.retire(self._calls, worker, busy=busy, now=now)
 
-    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
-        return worker_verbs.release(self._calls, worker, failure=failure, now=now)
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
+        return worker_verbs.fence(self._calls, worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
         return worker_verbs.lead(self._calls, name, holder, seconds=seconds, now=now)

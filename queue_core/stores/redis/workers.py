@@ -7,12 +7,8 @@ atomic call retires a worker from all queues; in a cluster it is one call for ea
 from collections.abc import Sequence
 from struct import pack, unpack_from
 
-from queue_core.attempts.attempt import GIVEN_BACK, Failure, failure_text
 from queue_core.clock import Instant, after
-from queue_core.stats import FinishedLease
-from queue_core.stores.redis.binary import parse_all_finished
 from queue_core.stores.redis.calls import DATA, Calls
-from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import RETIRED, key_of, lead_key
 from queue_core.verbs import Busy
 
@@ -60,19 +56,14 @@ def retire(calls: Calls, worker: str, *, busy: Busy, now: Instant) -> bool:
     return is_free
 
 
-def release(calls: Calls, worker: str, *, failure: Failure, now: Instant) -> list[FinishedLease]:
-    """See `Transaction.release_worker`."""
+def fence(calls: Calls, worker: str, *, now: Instant) -> list[str]:
+    """See `ChangeVerbs.fence_worker`. The answers are kept, so that a repeat changes the same queues."""
     _remember(calls, worker, now=now)
-    released: list[FinishedLease] = []
-    cells: list[Cell] = [pack(">Q", now), worker, failure_text(failure), failure.text, int(failure != GIVEN_BACK)]
+    found: list[str] = []
     for group in _groups(calls):
-        data = calls.change_several("release_worker", group, cells)
-        at = DATA
-        for name in group:
-            (number,) = unpack_from(">I", data, at)
-            finished, at = parse_all_finished(name, data, at + 4, number)
-            released.extend(finished)
-    return released
+        letters = calls.change_several("fence_holder", group, [pack(">Q", now), worker])[DATA:]
+        found += [name for name, letter in zip(group, letters, strict=True) if letter == _ONE]
+    return found
 
 
 def _remember(calls: Calls, worker: str, *, now: Instant) -> None:

@@ -226,4 +226,3 @@ local ready_sets, all_ready_sets, sets_of, accepts, set_of, fields_of, gauge, pa
 local settle, settle_used_up
 -- Functions of several files, in tables, as each of these is one local.
 local names, adding, leasing, lanes, rotation = {}, {}, {}, {}, {}
-local delete_one, remove_one, release_one

@@ -97,7 +97,7 @@ end
 -- Release one lease. `options` has the delay (-1: the queue's back-off), jitter, whether the lease counts; or says that
 -- the task takes its old place at once. And whether the task dies at once; the reason if it dies, and whether that is
 -- told of the lease if not; and the end of the line of the attempt.
-function release_one(queue, lease, options)
+local function release_one(queue, lease, options)
   local held, now, member = lease.held, queue.now, lease.member
   queue.ended = queue.ended + 1
   take_leased(queue, held.tag, member)
@@ -149,7 +149,7 @@ local function release(keys, args)
   return finish(queue, 'o' .. char(waiters) .. concat(letters) .. concat(finished))
 end
 
-function delete_one(queue, lease)
+local function delete_one(queue, lease)
   local held = lease.held
   local finished = pack_finished(lease.member, held, DELETED, queue.now, '')
   queue.ended = queue.ended + 1
@@ -158,15 +158,6 @@ function delete_one(queue, lease)
   drop(queue, lease.member, held.name, held.flags % 2 == IS_LONG, queue.now, held.flags)
   note(queue, finished)
   return finished
-end
-
--- End a lease by deleting its task without its token.
-function remove_one(queue, lease, reason)
-  local held = lease.held
-  queue.ended = queue.ended + 1
-  take_leased(queue, held.tag, lease.member)
-  drop(queue, lease.member, held.name, held.flags % 2 == IS_LONG, queue.now, held.flags)
-  note(queue, pack_finished(lease.member, held, REMOVED, queue.now, reason))
 end
 
 local DELETED_KNOWN = DELETED + KNOWS_ADDED

@@ -1,25 +1,6 @@
 -- The records of workers in each queue: first seen, retired. A worker is fenced in every queue before it counts as
 -- retired.
 
--- Return the ids of a worker's leased tasks, in order, expired ones too.
-local function members_of_worker(queue, worker)
-  local found = {}
-  local rows = call('ZRANGE', queue.keys.leased, 0, -1, 'WITHSCORES')
-  local members, etas = {}, {}
-  for index = 1, #rows, 2 do
-    members[#members + 1] = rows[index]
-    etas[rows[index]] = tonumber(rows[index + 1])
-  end
-  for index, packed in ipairs(read_many('HMGET', queue.key, held_fields(members))) do
-    local held = parse_held(packed)
-    if held.worker == worker then
-      found[#found + 1] = { member = members[index], eta = etas[members[index]], held = held }
-    end
-  end
-  table.sort(found, function(one, other) return id_of(one.member) < id_of(other.member) end)
-  return found
-end
-
 local function fence(queue, worker)
   local seen_at, retired_at = leasing.worker_of(queue, worker)
   leasing.keep_worker(queue, worker, seen_at, retired_at or queue.now)
@@ -53,7 +34,7 @@ local function retire_worker(keys, args)
   local queues = look_at_all(keys, (parse('>I8', args[3])))
   local worker = args[4]
   for _, queue in ipairs(queues) do
-    for _, lease in ipairs(members_of_worker(queue, worker)) do
+    for _, lease in ipairs(leasing.leased_by(queue, worker)) do
       if lease.eta > queue.now then return 'o\0' .. '0' end
     end
   end
@@ -83,31 +64,21 @@ local function fence_workers(keys, args)
   return 'o\0'
 end
 
--- Arguments: now; a worker; the end of the lines of the attempts; a reason, and whether it is told of a lease whose
--- task lives on. Fences it, and releases its leases: counted, to the old places. Answers, for each queue, how many leases
--- ended, and these. A queue that was moved away is skipped.
-local function release_worker(keys, args)
-  local now, worker = parse('>I8', args[3]), args[4]
-  local parts, waiters, queues = {}, 0, {}
-  local options = {
-    counts = true, takes_old_place = true, failure = args[5], reason = args[6], is_told = args[7] == '1'
-  }
+-- Arguments: now; a worker. Fences it in these queues. Answers for each 1 if it holds a live lease there and the queue was
+-- not moved away, else 0.
+local function fence_holder(keys, args)
+  local letters = {}
   for index, key in ipairs(keys) do
-    local queue = read_queue(key, now)
-    local finished = {}
-    queues[index] = queue or false
-    if queue then fence(queue, worker) end
-    if queue and queue.spec.moved_to == '' then
-      settle(queue, SETTLED_PER_CALL)
-      for _, lease in ipairs(members_of_worker(queue, worker)) do
-        if lease.eta > now then finished[#finished + 1] = release_one(queue, lease, options) end
+    local queue = read_queue(key, (parse('>I8', args[3])))
+    letters[index] = '0'
+    if queue then
+      fence(queue, args[4])
+      for _, lease in ipairs(queue.spec.moved_to == '' and leasing.leased_by(queue, args[4]) or NOTHING) do
+        if lease.eta > queue.now then letters[index] = '1' end
       end
-      finish(queue)
-      if #finished > 0 then waiters = max(waiters, waiters_flag(queue)) end
     end
-    parts[index] = pack('>I4', #finished) .. concat(finished)
   end
-  return (lanes.tell(queues, 'o' .. char(waiters) .. concat(parts)))
+  return 'o\0' .. concat(letters)
 end
 
 -- Keep a retired worker for queues that are created later, and forget a few of a month ago. Arguments: now; a worker.
@@ -134,6 +105,6 @@ reads('workers_seen', workers_seen)
 changes_beside('retire_worker', retire_worker)
 changes_beside('readmit_worker', readmit_worker)
 changes_beside('fence_workers', fence_workers)
-changes_beside('release_worker', release_worker)
+changes_beside('fence_holder', fence_holder)
 changes_beside('keep_retired', keep_retired)
 changes_beside('lead', lead)
