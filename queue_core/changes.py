@@ -155,7 +155,7 @@ class ChangeVerbs(Generic[RecordT]):
 
     @abstractmethod
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
-        """Retire a worker; return the queues in which it may hold leases, but for those that were moved away."""
+        """Retire a worker; return the queues in which it has live leases, but for those that were moved away."""
 
     def _write(
         self, queue: str, find: Callable[[], list[tuple[RecordT, Outcome]]], *, now: Instant

@@ -71,7 +71,7 @@ def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done
         return known
     number = known.pieces + 1
     try:
-        with recognised(work, ClientCall(session, number)) as by_verb:
+        with recognised(work, ClientCall(session, number, is_repeat=True)) as by_verb:  # it may be one
             count, is_over = run(Piece(work, known.pieces, f"{session}.{known.pieces}" if by_verb else ""))
     except StoreError:
         raise

@@ -258,9 +258,13 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         tombstones = self._of(queue).tombstones
         return {name for name in names if tombstones.get(name, now) > now}
 
-    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:  # noqa: ARG002
+    def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
         self._retired.add(worker)
-        return [name for name, contents in self._queues.items() if not contents.spec.moved_to]
+        return [
+            name
+            for name, contents in self._queues.items()
+            if not contents.spec.moved_to and any(task.eta > now for task in contents.leased_by(worker))
+        ]
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant

@@ -10,6 +10,10 @@ from queue_core.verbs import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
+_HOLDING = (
+    "SELECT name FROM queues WHERE moved_to = '' AND EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased"
+    " WHERE queue = queues.id AND state = 2 AND eta > ? AND worker = ?) ORDER BY id"
+)
 
 
 def has_leased_before(session: SqliteSession, worker: str) -> bool:
@@ -66,8 +70,7 @@ def retire(session: SqliteSession, worker: str, *, busy: Busy, now: Instant) -> 
 def fence(session: SqliteSession, worker: str, *, now: Instant) -> list[str]:
     """See `ChangeVerbs.fence_worker`."""
     _retire(session, worker, now=now)
-    rows = session.connection.execute("SELECT name FROM queues WHERE moved_to = '' ORDER BY id").fetchall()
-    return [row[0] for row in rows]
+    return [row[0] for row in session.connection.execute(_HOLDING, (now, worker)).fetchall()]
 
 
 def _retire(session: SqliteSession, worker: str, *, now: Instant) -> None:
