@@ -76,7 +76,7 @@ Selector: TypeAlias = Named | InStates | LeasedBy
 
 
 @dataclass(frozen=True, slots=True)
-class Held(Generic[RecordT]):
+class HeldTasks(Generic[RecordT]):
     """The tasks that a verb may change, as a store's own records of them; `task_of` reads one (of depth "id": none).
 
     `names`: the name that selected each, if names did. `is_repeat`: an earlier try of the same call of a client changed
@@ -93,14 +93,14 @@ class Held(Generic[RecordT]):
 # -- what becomes of one ----------------------------------------------------------------------------------------------
 
 
-class Removal(Enum):
+class Removed(Enum):
     """A task without a lease is removed; `DELETED` counts it as a deletion."""
 
-    REMOVED = "removed"
+    UNCOUNTED = "removed"
     DELETED = "deleted"
 
 
-Outcome: TypeAlias = StoredTask | LeaseEnd | Removal
+Outcome: TypeAlias = StoredTask | LeaseEnd | Removed
 """A task as it is afterwards (READY: or HELD, where its tag's lane says so), the end of its lease, or its removal."""
 Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
 """What becomes of a task; the same object: it is left as it is."""
@@ -108,7 +108,7 @@ Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A task that a verb changed, as it was, and its outcome. `name`: see `Held.names`."""
+    """A task that a verb changed, as it was, and its outcome. `name`: see `HeldTasks.names`."""
 
     name: str
     before: StoredTask
@@ -133,7 +133,7 @@ class ChangeVerbs(Generic[RecordT]):
     __slots__ = ()
 
     @abstractmethod
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[RecordT]:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[RecordT]:
         """Return the tasks that `selector` means.
 
         Until the transaction ends nobody else changes them, or else `change` finds out. Raises `UnknownQueueError`,
@@ -194,7 +194,7 @@ class ChangeVerbs(Generic[RecordT]):
         self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
     ) -> list[NameOutcome]:
         """Delete tasks in any state, without checking leases."""
-        unleased = Removal.REMOVED if removal.holder is None else Removal.DELETED
+        unleased = Removed.UNCOUNTED if removal.holder is None else Removed.DELETED
 
         def remove(task: StoredTask, _: QueueSpec) -> Outcome:
             return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else unleased
@@ -277,4 +277,4 @@ class ChangeVerbs(Generic[RecordT]):
 
 
 def _removals(records: Sequence[RecordT]) -> list[tuple[RecordT, Outcome]]:
-    return [(record, Removal.REMOVED) for record in records]
+    return [(record, Removed.UNCOUNTED) for record in records]

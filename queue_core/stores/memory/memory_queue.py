@@ -6,7 +6,7 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
-from queue_core.changes import READY_OR_HELD, Held, LeasedBy, Named, Outcome, Removal, Selector
+from queue_core.changes import READY_OR_HELD, HeldTasks, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import NEVER, Instant, after
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import (
@@ -132,28 +132,28 @@ class MemoryQueue:
             self.samples_dropped += overflow
         return ending.finished
 
-    def hold(self, selector: Selector, *, now: Instant) -> Held[StoredTask]:
+    def hold(self, selector: Selector, *, now: Instant) -> HeldTasks[StoredTask]:
         """See `ChangeVerbs.hold`."""
         if not isinstance(selector, Named) or selector.settles:
             self.expire(now=now)
         if isinstance(selector, Named):
             named = {name: task for name in selector.names if (task := self.named(name)) is not None}
-            return Held(self.spec, list(named.values()), _as_it_is, list(named))
+            return HeldTasks(self.spec, list(named.values()), _as_it_is, list(named))
         if isinstance(selector, LeasedBy):
-            return Held(self.spec, self.leased_by(selector.worker), _as_it_is)
+            return HeldTasks(self.spec, self.leased_by(selector.worker), _as_it_is)
         found: list[StoredTask] = []
         for state in selector.states:
             of_state = [task for task in self.tasks.values() if task.state is state and selector.tags.accepts(task.tag)]
             found += sorted(of_state, key=_BY_ETA)
-        return Held(self.spec, found[: selector.limit], _as_it_is)
+        return HeldTasks(self.spec, found[: selector.limit], _as_it_is)
 
     def change(self, before: StoredTask, outcome: Outcome, *, now: Instant) -> None:
         """Store what became of a task."""
         if isinstance(outcome, LeaseEnd):
             self.end(before, outcome)
-        elif isinstance(outcome, Removal):
+        elif isinstance(outcome, Removed):
             self.drop(before, at=now)
-            if outcome is Removal.DELETED:
+            if outcome is Removed.DELETED:
                 self.count(before.tag, "deleted")
         else:
             is_ready = outcome.state in READY_OR_HELD

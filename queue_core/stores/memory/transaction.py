@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
+from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import (
@@ -244,7 +244,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[StoredTask]:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[StoredTask]:
         return self._open(queue).hold(selector, now=now)
 
     def change(self, queue: str, changes: Sequence[tuple[StoredTask, Outcome]], *, now: Instant) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from queue_core.attempts.attempt import attempts_text
-from queue_core.changes import Depth, Held, InStates, LeasedBy, Named, Outcome, Removal, Selector
+from queue_core.changes import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stores.postgres import queues
@@ -48,14 +48,13 @@ _CHANGE = Statement(
 )
 _TAKEN = Statement(
     "towline_taken_names",
-    "SELECT n.name FROM towline.names AS n JOIN towline.queues AS q ON q.id = n.queue"
-    " WHERE q.name = $1 AND n.name = ANY ($2) AND (n.task IS NOT NULL OR n.until > $3)",
+    "SELECT * FROM towline.taken_names($1, $2, $3)",
     (pack.text, pack.texts, pack.int8),
 )
 _FENCE = Statement("towline_fence_holder", "SELECT * FROM towline.fence_holder($1, $2)", (pack.text, pack.int8))
 
 
-def hold(session: PostgresSession, name: str, selector: Selector, *, now: Instant) -> Held[Row]:
+def hold(session: PostgresSession, name: str, selector: Selector, *, now: Instant) -> HeldTasks[Row]:
     """See `ChangeVerbs.hold`: one round trip."""
     names: Sequence[str] | None = None
     states: list[int] = []
@@ -74,7 +73,7 @@ def hold(session: PostgresSession, name: str, selector: Selector, *, now: Instan
     check_not_moved(spec)
     read = partial(_task_of, name, spec.per_tag.holds_tasks)
     shown = [] if names is None else [row[_NAME] or f"_{row[0]}" for row in rows]
-    return Held(spec, rows, read, shown)
+    return HeldTasks(spec, rows, read, shown)
 
 
 def _task_of(queue: str, has_lanes: bool, row: Row) -> StoredTask:  # noqa: FBT001 - bound by `partial`
@@ -83,10 +82,10 @@ def _task_of(queue: str, has_lanes: bool, row: Row) -> StoredTask:  # noqa: FBT0
 
 def change(session: PostgresSession, name: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:
     """See `ChangeVerbs.change`. The rows are locked, so that it always succeeds."""
-    gone = [row[0] for row, outcome in changes if isinstance(outcome, Removal)]
-    counts_deleted = any(outcome is Removal.DELETED for _, outcome in changes)
-    ids = [row[0] for row, outcome in changes if not isinstance(outcome, Removal)]
-    others = [outcome for _, outcome in changes if not isinstance(outcome, Removal)]
+    gone = [row[0] for row, outcome in changes if isinstance(outcome, Removed)]
+    counts_deleted = any(outcome is Removed.DELETED for _, outcome in changes)
+    ids = [row[0] for row, outcome in changes if not isinstance(outcome, Removed)]
+    others = [outcome for _, outcome in changes if not isinstance(outcome, Removed)]
     xid = session.write(_CHANGE, name, now, gone, counts_deleted, ids, *_columns(others))[0][0]
     session.note_xid(xid)
     session.is_xid_known = True

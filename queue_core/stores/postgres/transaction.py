@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
+from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
     FinishedLease,
@@ -101,7 +101,7 @@ class PostgresTransaction(ChangeVerbs[Row]):
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[Row]:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[Row]:
         return change.hold(self._session, queue, selector, now=now)
 
     def change(self, queue: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:

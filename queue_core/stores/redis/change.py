@@ -10,7 +10,7 @@ from functools import partial
 from struct import Struct, pack
 
 from queue_core.attempts.attempt import attempts_text
-from queue_core.changes import Depth, Held, InStates, LeasedBy, Named, Outcome, Removal, Selector
+from queue_core.changes import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.stores.redis import admin
 from queue_core.stores.redis.binary import (
@@ -35,7 +35,7 @@ _NUMBER_OF_STATE = {state: number for number, state in enumerate(STATES, 1)}
 _YES = ord("1")
 
 
-def hold(calls: Calls, queue: str, selector: Selector, *, now: Instant) -> Held[bytes]:
+def hold(calls: Calls, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[bytes]:
     """See `ChangeVerbs.hold`. A repeat of a client's call gets the tasks that its first try changed."""
     before = calls.changed_before(queue)
     if before is not None:
@@ -60,7 +60,7 @@ def hold(calls: Calls, queue: str, selector: Selector, *, now: Instant) -> Held[
     return _held(spec, data, tasks_at, selector)
 
 
-def _held(spec: QueueSpec, data: bytes, at: int, selector: Selector) -> Held[bytes]:
+def _held(spec: QueueSpec, data: bytes, at: int, selector: Selector) -> HeldTasks[bytes]:
     records: list[bytes] = []
     while at < len(data):
         (size,) = _LENGTH.unpack_from(data, at)
@@ -68,7 +68,7 @@ def _held(spec: QueueSpec, data: bytes, at: int, selector: Selector) -> Held[byt
         at += _LENGTH.size + size
     read = partial(_task_of, spec.name)
     names = [read(record).shown_name for record in records] if isinstance(selector, Named) else []
-    return Held(spec, records, read, names)
+    return HeldTasks(spec, records, read, names)
 
 
 def _task_of(queue: str, record: bytes) -> StoredTask:
@@ -84,8 +84,8 @@ def change(calls: Calls, queue: str, changes: Sequence[tuple[bytes, Outcome]], *
 
 def _packed(outcome: Outcome) -> bytes:
     """Pack an outcome as `change_tasks` of `lua/changes.lua` parses it."""
-    if isinstance(outcome, Removal):
-        return b"d" if outcome is Removal.DELETED else b"r"
+    if isinstance(outcome, Removed):
+        return b"d" if outcome is Removed.DELETED else b"r"
     if isinstance(outcome, StoredTask):
         return b"t" + _packed_task(outcome)
     finished, task = outcome.finished, outcome.task
@@ -97,7 +97,7 @@ def _packed(outcome: Outcome) -> bytes:
 
 
 def _packed_task(task: StoredTask) -> bytes:
-    """What becomes ready waits for its tag's lane, if there is one."""
+    """Pack a task as it is afterwards; what becomes ready waits for its tag's lane, if there is one."""
     state = _NUMBER_OF_STATE[TaskState.READY if task.state is TaskState.HELD else task.state]
     tag, reason = (task.tag or "").encode(), task.reason.encode()
     fixed = _TASK.pack(state, task.eta, task.leases, len(task.spent), len(tag), len(reason))

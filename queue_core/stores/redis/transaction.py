@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.changes import ChangeVerbs, Held, Outcome, Selector
+from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
     FinishedLease,
@@ -97,7 +97,7 @@ class RedisTransaction(ChangeVerbs[bytes]):
 
     # -- administrators -------------------------------------------------------------------------------------------
 
-    def hold(self, queue: str, selector: Selector, *, now: Instant) -> Held[bytes]:
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[bytes]:
         return change.hold(self._calls, queue, selector, now=now)
 
     def change(self, queue: str, changes: Sequence[tuple[bytes, Outcome]], *, now: Instant) -> bool:

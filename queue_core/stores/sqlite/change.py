@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from queue_core.changes import Held, InStates, LeasedBy, Named, Outcome, Removal, Selector
+from queue_core.changes import HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stores.sqlite.counters import DELETED, GAUGE_OF_STATE
@@ -27,7 +27,7 @@ _TAKEN = (
 )
 
 
-def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant) -> Held[Row]:
+def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant) -> HeldTasks[Row]:
     """See `ChangeVerbs.hold`."""
     queue = session.open_queue(name)
     if not isinstance(selector, Named) or selector.settles:
@@ -43,7 +43,7 @@ def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant)
     else:
         rows = _in_states(session, queue, selector)
     read = _whole if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of
-    return Held(queue.spec, rows, partial(read, session, queue), names)
+    return HeldTasks(queue.spec, rows, partial(read, session, queue), names)
 
 
 def _in_states(session: SqliteSession, queue: QueueRow, selector: InStates) -> list[Row]:
@@ -66,11 +66,11 @@ def change(session: SqliteSession, name: str, changes: Sequence[tuple[Row, Outco
     for row, outcome in changes:
         if isinstance(outcome, LeaseEnd):
             end(session, queue, row, outcome)
-        elif isinstance(outcome, Removal):
+        elif isinstance(outcome, Removed):
             removed.append(row)
             numbers = session.counts.of(queue.whole, row[1])
             numbers[GAUGE_OF_STATE[state_of(row)]] -= 1
-            numbers[DELETED] += outcome is Removal.DELETED
+            numbers[DELETED] += outcome is Removed.DELETED
         else:
             written.append(_moved(session, queue, row, outcome))
     if removed:

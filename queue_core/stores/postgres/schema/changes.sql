@@ -1,4 +1,4 @@
--- The two functions under the verbs that change tasks without their leases' tokens: see ADR 124 and
+-- The two functions under the verbs that change tasks without their leases' tokens: see ADR 124 and 103 and
 -- `queue_core/changes.py`, which says what becomes of a task.
 
 -- Lock up to `most` tasks of a state and, unless NULL, of these tags (empty: the untagged).
@@ -163,15 +163,19 @@ BEGIN
         END IF;
         PERFORM towline.count_tasks(
             q.id, slot, before.tag, now, ready => -(before.state NOT BETWEEN 1 AND 3)::int4,
-            delayed => -(before.state = 1)::int4, leased => -(before.state = 2)::int4, dead => -(before.state = 3)::int4,
+            delayed => -(before.state = 1)::int4, leased => -(before.state = 2)::int4,
+            dead => -(before.state = 3)::int4,
             deleted => (outcomes[place] IS NOT DISTINCT FROM 'deleted')::int4,
-            released => (outcomes[place] IS NOT DISTINCT FROM 'released')::int4, died => coalesce(died[place], false)::int4
+            released => (outcomes[place] IS NOT DISTINCT FROM 'released')::int4,
+            died => coalesce(died[place], false)::int4
         );
         IF before.state > 3 THEN
             PERFORM towline.count_admitted(q.id, slot, now, ARRAY[before.tag], '{-1}');
         END IF;
         IF outcomes[place] IS NOT NULL THEN
-            PERFORM towline.note_finished(before, outcomes[place], now, said[place], CASE WHEN NOT died[place] THEN true END);
+            PERFORM towline.note_finished(
+                before, outcomes[place], now, said[place], CASE WHEN NOT died[place] THEN true END
+            );
             ended := ended + 1;
         END IF;
         changed_tags := changed_tags || before.tag;
@@ -194,4 +198,12 @@ BEGIN
         WHERE q.moved_to = '' AND EXISTS (
             SELECT FROM towline.tasks AS t WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = worker_name
         ) ORDER BY q.id;
+END $$;
+
+-- Return those of these names that refuse an add.
+CREATE FUNCTION taken_names(queue_name text, given text[], now int8) RETURNS SETOF text LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY SELECT n.name FROM towline.queues AS q CROSS JOIN unnest(given) AS g (name)
+        JOIN towline.names AS n ON n.queue = q.id AND n.name = g.name
+        WHERE q.name = queue_name AND (n.task IS NOT NULL OR n.until > now);
 END $$;

@@ -13,7 +13,7 @@ BEGIN
                 '{plan_cache_mode = force_generic_plan, enable_seqscan = off, enable_bitmapscan = off,
                 enable_hashjoin = off, enable_mergejoin = off, jit = off}'::text[],
                 '{add, exchange, fitting, settle, renew, release, lease_delayed, hand_over, hold_tasks,
-                change_tasks, drop_queue, retire_worker, fence_holder,
+                change_tasks, taken_names, drop_queue, retire_worker, fence_holder,
                 keep_answer, trim_samples, forget_tags, restore, hold_names, held_names, waiting,
                 peek, live_leases, next_eta, read_samples}'::text[]
             ),
