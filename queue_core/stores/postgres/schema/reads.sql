@@ -94,9 +94,15 @@ BEGIN
     SELECT * INTO q FROM towline.queues AS each WHERE each.name = queue_name;
     IF oldest AND q.is_limited THEN
         IF NOT q.is_fair THEN
-            SELECT f.tag INTO one FROM towline.leasable(
-                q, CASE WHEN tags IS NULL THEN 0 ELSE 1 END::int2, tags, 1, 9223372036854775807, 0
-            ) AS f;
+            -- What is due is not settled here; that of a lane is not counted, as the lane may hold it.
+            SELECT t.tag INTO one FROM (
+                SELECT l.id FROM towline.leasable(
+                    q, CASE WHEN tags IS NULL THEN 0 ELSE 1 END::int2, tags, 1, 9223372036854775807, 0
+                ) AS l
+                UNION ALL
+                SELECT d.id FROM towline.due_heads(q, tags, head, now) AS d WHERE NOT q.has_lanes OR d.tag IS NULL
+            ) AS f JOIN towline.tasks AS t ON t.id = f.id
+            ORDER BY coalesce(t.priority, 0) DESC, t.eta, t.id LIMIT 1;
             IF NOT FOUND THEN
                 RETURN;
             END IF;

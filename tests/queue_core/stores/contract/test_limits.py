@@ -434,3 +434,10 @@ def test_an_allowance_cuts_a_batch_that_takes_turns(store: Store) -> None:
     add(store, *named(3, "a"), *named(3, "b"))
     assert names(grant(store, 1).leases) == ["a-1"]
     assert names(grant(store, 2).leases) == ["b-1", "a-2"]
+
+
+def test_a_due_task_of_priority_waits_for_whoever_leases_the_oldest_tag(store: Store) -> None:
+    add(store, NewTask(tag="b", delay_seconds=2, priority=1), NewTask(tag="c", delay_seconds=1))
+    with store.read() as transaction:
+        waiting = transaction.waiting(QUEUE, TagFilter.oldest(), now=at(6))
+    assert [each.ready_at for each in waiting] == [at(2)]
