@@ -1,4 +1,4 @@
-"""`python3 -m tests.celery.chaos --for 10m --rate 4 --seed 1`: Celery's calls under kills and stops; 1 when one is wrong.
+"""`python3 -m tests.celery.chaos --for 10m --rate 4 --seed 1`: Celery under kills and stops; 1 when a call is wrong.
 
 A program calls a task at a steady rate, a worker with two processes runs it, and servers and workers are killed,
 stopped and started again. In the end each call that returned has run, and no call has made two messages.
