@@ -87,7 +87,7 @@ BEGIN
                 array_agg(ARRAY[
                     gone.id, gone.leases, greatest(0, gone.leased_at - gone.ready_at), gone.leased_at, gone.added_at
                 ] ORDER BY gone.eta, gone.id),
-                array_agg(ARRAY[gone.name, gone.tag, gone.worker] ORDER BY gone.eta, gone.id),
+                array_agg(ARRAY[gone.name, gone.tag, gone.worker, towline.celery_id(gone.headers)] ORDER BY gone.eta, gone.id),
                 ARRAY[now], array_agg(why), true
             FROM gone WHERE gone.state = 2 HAVING count(*) > 0
         ), held AS (

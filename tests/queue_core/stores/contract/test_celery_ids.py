@@ -116,3 +116,23 @@ def test_an_ended_lease_is_found_by_the_id_of_celery(
     assert found(store, IDS[2], now=now) == []
     assert sorted(one.celery_id for one in samples(store).finished) == ["", "", IDS[0], IDS[1]]
     assert found(store, long.name, now=now) == [long]
+
+
+def test_verbs_answer_with_the_id_of_celery(store: Store) -> None:
+    a_queue(store)
+    add(store, *(of_celery(f"{number:08}-id") for number in range(6)))
+    one, other, *rest = lease(store, 5, worker="w", seconds=10)
+    with store.begin() as transaction:
+        (deleted,) = transaction.delete(QUEUE, [Deletion(one.token)], now=at(1))
+    with store.begin() as transaction:
+        (exchanged,), _ = transaction.exchange(QUEUE, [Deletion(other.token)], LeaseRequest(1, 10, ANY, "w"), now=at(1))
+    with store.begin() as transaction:
+        (released,) = transaction.release(QUEUE, [Release(rest[0].token)], now=at(1))
+    with store.begin() as transaction:
+        several = transaction.delete(QUEUE, [Deletion(lease.token) for lease in rest[1:]], now=at(1))
+    assert deleted is not None
+    assert exchanged is not None
+    assert released is not None
+    answers = [deleted.finished, exchanged.finished, released, *(each.finished for each in several if each is not None)]
+    assert [each.celery_id for each in answers] == [f"{number:08}-id" for number in range(5)]
+    assert answers == list(samples(store).finished)
