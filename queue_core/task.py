@@ -20,7 +20,7 @@ _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 Headers: TypeAlias = Mapping[str, str]
 """Text by name that a task carries beside its payload; see `limits.check_headers`."""
 CELERY_ID: Final = "celery-id"
-"""The header that has the id which Celery gave a task; ended leases keep it."""
+"""The header that has the id which Celery gave a task; ended leases keep it. See ADR 118."""
 CELERY_ID_FORM: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
 """What an id of Celery's may look like: its own are UUIDs, but a caller may give another."""
 
