@@ -192,8 +192,9 @@ class Queue(Protocol):
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
     ) -> History:
-        """Return ended leases, newest first: of all tasks, or of these, by name or Celery id; ended tasks are found too.
+        """Return ended leases, newest first: of all tasks, or of these; finished tasks are found by them too.
 
+        `names`: of tasks, or ids that Celery gave them.
         Goes back as far as the queue's `history_keep` and `history_seconds`. `before`: the last page's `next_before`.
         """
 
