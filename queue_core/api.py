@@ -194,6 +194,7 @@ class Queue(Protocol):
     ) -> History:
         """Return ended leases, newest first: of all tasks, or of these; finished tasks are found by them too.
 
+        `names`: of tasks, or ids that Celery gave them.
         Goes back as far as the queue's `history_keep` and `history_seconds`. `before`: the last page's `next_before`.
         """
 

@@ -12,7 +12,7 @@ from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, Att
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.stats import FinishedLease, LeaseOutcome, TaskRemoval
-from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
+from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState, celery_id_of
 
 
 def retry_delay_seconds(spec: QueueSpec, *, leases: int, jitter: float) -> float:
@@ -365,6 +365,7 @@ def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant
         max(0.0, seconds_between(task.leased_at, ended_at)),
         ended_at,
         added_at=task.added_at,
+        celery_id=celery_id_of(task.headers),
     )
 
 

@@ -81,7 +81,8 @@ class FinishedLease:
     """A lease that ended. `died`: its task became dead.
 
     `reason`: why it died, who removed it, or what was said of the lease when it was given back; "" for nothing.
-    `added_at`: when its task was added; `NEVER` where that is not known.
+    `added_at`: when its task was added; `NEVER` where that is not known. `celery_id`: the id that Celery gave its task,
+    by which it is found, too; "" for none.
     """
 
     queue: str
@@ -96,6 +97,7 @@ class FinishedLease:
     died: bool = False
     reason: str = ""
     added_at: Instant = NEVER
+    celery_id: str = ""
 
     @property
     def overran(self) -> bool:

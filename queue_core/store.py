@@ -222,8 +222,8 @@ class Transaction(Protocol):
         """Return up to `limit` ended leases, newest first: those recorded before the cursor `before`, or the last.
 
         Finds the queue's last `history_keep` ended leases, as far as they ended in the last `history_seconds`; with
-        `names` those of these tasks, at a cost that grows with `history_keep`. They are the finished leases of
-        `samples`, kept for longer, so history costs no write of its own.
+        `names` those of these tasks, by name or by the id that Celery gave them, at a cost that grows with
+        `history_keep`. They are the finished leases of `samples`, kept for longer: history costs no write of its own.
         """
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:

@@ -19,6 +19,10 @@ _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
 Headers: TypeAlias = Mapping[str, str]
 """Text by name that a task carries beside its payload; see `limits.check_headers`."""
+CELERY_ID: Final = "celery-id"
+"""The header that has the id which Celery gave a task; ended leases keep it. See ADR 118."""
+CELERY_ID_FORM: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
+"""What an id of Celery's may look like: its own are UUIDs, but a caller may give another."""
 
 
 class TaskState(IntEnum):
@@ -311,6 +315,12 @@ def quarantined_task_of(worker: str) -> QuarantinedTask | None:
         return None
     match = _SOLO_WORKER.fullmatch(worker)
     return None if match is None else QuarantinedTask(int(match[1]), Instant(int(match[2])))
+
+
+def celery_id_of(headers: Headers | None) -> str:
+    """Return the id that Celery gave a task, from its headers; "" for none."""
+    found = headers.get(CELERY_ID, "") if headers else ""
+    return found if CELERY_ID_FORM.fullmatch(found) else ""
 
 
 def headers_text(headers: Headers | None) -> str | None:

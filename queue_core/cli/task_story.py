@@ -1,6 +1,5 @@
 """A task's story: what the store knows of it, live, dead or finished, as lines for people and as events."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
@@ -13,7 +12,7 @@ from queue_core.errors import PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.values import flat_json
 from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
 from queue_core.stats import FinishedLease
-from queue_core.task import StoredTask, TaskState
+from queue_core.task import CELERY_ID_FORM, StoredTask, TaskState
 
 MAX_LEASES_READ: Final = 100
 """Ended leases of one task that its story has at most."""
@@ -82,7 +81,6 @@ class TaskStory:
         return self.task.tag if self.task is not None else self.finished[0].tag
 
 
-_CELERY_ID: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
 MAX_SEARCHES: Final = 10
 """Calls of a search for a Celery id in one queue: of 10,000 tasks each."""
 
@@ -90,8 +88,7 @@ MAX_SEARCHES: Final = 10
 def find_stories(queues: Queues, reference: str, *, only_queue: str | None = None) -> list[TaskStory]:
     """Return the tasks that a name means, of all queues or of one; `QUEUE/NAME` names the queue too.
 
-    A finished task is found as long as its queue's history goes back. A Celery task is found by Celery's id, too, until
-    it has ended.
+    A finished task is found as long as its queue's history goes back. A Celery task is found by Celery's id, too.
     """
     queue, slash, name = reference.rpartition("/")
     names = [queue] if slash else [only_queue] if only_queue else [spec.name for spec in queues.queues()]
@@ -109,10 +106,14 @@ def _named_by_celery(queues: Queues, queue: str, celery_id: str) -> list[str]:
     """Return the names of the tasks of a queue whose messages have this id of Celery's."""
     from queue_core.criteria import Search  # most tasks are found by their names
 
-    if not _CELERY_ID.fullmatch(celery_id):
+    if not CELERY_ID_FORM.fullmatch(celery_id):
         return []
     search, after = Search(contains=f'"id":"{celery_id}"'), 0
-    names: list[str] = []
+    try:
+        ended = queues.queue(queue).history(names=[celery_id], limit=MAX_LEASES_READ).leases
+        names = [lease.name for lease in reversed(ended)]
+    except UnknownQueueError:
+        return []
     try:
         for _ in range(MAX_SEARCHES):
             page = queues.queue(queue).search(search, after=after)
@@ -122,16 +123,17 @@ def _named_by_celery(queues: Queues, queue: str, celery_id: str) -> list[str]:
             after = page.next_after
     except (PermissionDeniedError, UnknownQueueError):  # who may not read payloads may not search them
         pass
-    return names
+    return list(dict.fromkeys(names))
 
 
 def _story(queues: Queues, queue: str, name: str) -> TaskStory | None:
     opened = queues.queue(queue)
     try:
         page = opened.peek(names=[name], limit=1)
-        finished = opened.history(names=[name], limit=MAX_LEASES_READ).leases
+        found = opened.history(names=[name], limit=MAX_LEASES_READ).leases
     except UnknownQueueError:
         return None
+    finished = tuple(lease for lease in found if lease.name == name)  # or the name is an id of Celery's
     task = next(iter(page.tasks), None)
     if task is not None:  # a name may be used again: what ended before the task was added is another's
         finished = tuple(lease for lease in finished if lease.ended_at >= task.added_at)

@@ -14,7 +14,7 @@ from queue_core.kombu.malformed import message_in
 from queue_core.limits import MAX_ETA_SECONDS, MAX_TAG_BYTES
 from queue_core.mailboxes.mailboxes import MAX_PRIORITY
 from queue_core.mailboxes.news import Posted
-from queue_core.task import Lease, NewTask
+from queue_core.task import CELERY_ID, CELERY_ID_FORM, Headers, Lease, NewTask
 
 KombuMessage: TypeAlias = dict[str, Any]
 
@@ -68,10 +68,16 @@ def task_of(
     name = headers.get("task")
     tag = name if isinstance(name, str) and 0 < len(name.encode("utf-8", "replace")) <= MAX_TAG_BYTES else None
     eta = eta_of(headers, now=now, max_eta_seconds=max_eta_seconds, near_seconds=near_seconds) if delays else None
-    members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta}
+    members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta, "headers": _headers_of(headers.get("id"))}
     if _HAS_PRIORITY:
         members["priority"] = priority_of(message)
     return NewTask(**members)
+
+
+def _headers_of(celery_id: object) -> Headers | None:
+    """Return the headers of the task: an ended lease keeps Celery's id of them, but nothing of the payload."""
+    is_kept = isinstance(celery_id, str) and CELERY_ID_FORM.fullmatch(celery_id)
+    return {CELERY_ID: str(celery_id)} if is_kept else None
 
 
 def text_of(message: KombuMessage) -> str:

@@ -16,6 +16,7 @@ from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
+from queue_core.task import CELERY_ID_FORM
 
 _WAITING: Final = frozenset({"ready", "held", "delayed"})
 SHOWN_BYTES: Final = 65_536
@@ -23,14 +24,12 @@ SHOWN_BYTES: Final = 65_536
 
 
 async def task(call: PageCall) -> Mapping[str, object]:
-    """Return a task, live, dead or ended, with its timeline."""
+    """Return a task, live, dead or ended, with its timeline: the address has its name, or the id of Celery."""
     queue, name = call.path["queue"], call.path["task"]
-    path = f"/v1/queues/{quoted(queue)}"
-    found, ended = await asyncio.gather(
-        call.post(f"{path}/peek", {"names": [name], "limit": 1, "payload_bytes": SHOWN_BYTES + 1}),
-        call.post(f"{path}/history", {"names": [name], "limit": 100}),
-    )
-    tasks, leases = cast("list[Json]", found["tasks"]), cast("list[Json]", ended["leases"])
+    tasks, leases = await _found(call, queue, name)
+    if not tasks and CELERY_ID_FORM.fullmatch(name) and (named := await _named_by_celery(call, queue, name, leases)):
+        name = named
+        tasks, leases = await _found(call, queue, name)
     if not tasks and not leases:
         gone = f"Queue {queue} has no task {name}, and its history of ended leases has none either."
         raise ApiProblemError(ApiReply(404, {"detail": gone}))
@@ -58,6 +57,26 @@ async def task(call: PageCall) -> Mapping[str, object]:
         "same": of_task(queue, name, state),
         "unserved": await unserved_sentence(call, queue, tag) if state in _WAITING else "",
     }
+
+
+async def _found(call: PageCall, queue: str, name: str) -> tuple[list[Json], list[Json]]:
+    """Return the task of a name, if it is in its queue, and its ended leases."""
+    path = f"/v1/queues/{quoted(queue)}"
+    found, ended = await asyncio.gather(
+        call.post(f"{path}/peek", {"names": [name], "limit": 1, "payload_bytes": SHOWN_BYTES + 1}),
+        call.post(f"{path}/history", {"names": [name], "limit": 100}),
+    )
+    return cast("list[Json]", found["tasks"]), cast("list[Json]", ended["leases"])
+
+
+async def _named_by_celery(call: PageCall, queue: str, celery_id: str, leases: list[Json]) -> str:
+    """Return the name of the task with this id of Celery's, the one that is to be done where there are several."""
+    if call.keeps_payloads:  # who may not read payloads may not search them
+        body: Json = {"contains": f'"id":"{celery_id}"', "limit": 1}
+        found = await call.post(f"/v1/queues/{quoted(queue)}/search", body)
+        if tasks := cast("list[Json]", found["tasks"]):
+            return str(tasks[0]["name"])
+    return str(leases[0]["name"]) if leases else ""
 
 
 async def _change(call: PageCall, change: str, more: Json) -> None:

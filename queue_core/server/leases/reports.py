@@ -184,7 +184,7 @@ class ReleaseWorkerRequest(RequestBody):
 class HistoryRequest(RequestBody):
     """The ended leases to show: of all tasks, or of those named."""
 
-    names: list[str] | None = None
+    names: list[str] | None = Field(None, description="Of tasks, or ids that Celery gave them.")
     before: Whole | None = Field(None, description="`next_before` of the page before.")
     limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
 

@@ -390,7 +390,7 @@ class MemoryQueue:
         for number, lease in zip(range(last, 0, -1), reversed(kept), strict=False):
             if (before is not None and number >= before) or lease.ended_at < oldest_at:
                 continue
-            if names is not None and lease.name not in names:
+            if names is not None and lease.name not in names and (not lease.celery_id or lease.celery_id not in names):
                 continue
             if len(found) == limit:
                 return History(tuple(found), number + 1)

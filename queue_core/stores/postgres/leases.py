@@ -270,7 +270,7 @@ def _exchange_one(
     Raises `VerbAnswerLostError`.
     """
     done_id, done_grant = fence
-    ((xid, task_id, *granted, done_leases, ready_at, added_at, name, tag, worker),) = session.verb(
+    ((xid, task_id, *granted, done_leases, ready_at, added_at, name, tag, worker, celery_id),) = session.verb(
         _EXCHANGE_ONE,
         queue,
         now,
@@ -289,7 +289,7 @@ def _exchange_one(
         assert done_id is not None and done_grant is not None, "a lease was finished"
         session.note_finished(queue, 1)
         sample = (done_id, done_leases, max(0, done_grant - ready_at), done_grant, added_at)
-        deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker), "deleted", now))
+        deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker, celery_id), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
     eta, since, added_at, leased_at, leases, name, tag, payload, headers, checkpoint = granted
@@ -402,7 +402,9 @@ def _expired(session: PostgresSession, queue: str, settled: str) -> tuple[Finish
         session.note_ready(queue, tag, number)
     if expired:
         session.note_finished(queue, len(expired))
-    return tuple([results.finished_of(queue, one[:5], one[5:8], "expired", one[8], one[9]) for one in expired])
+    return tuple(
+        [results.finished_of(queue, one[:5], (*one[5:8], one[10]), "expired", one[8], one[9]) for one in expired]
+    )
 
 
 def _hand_over(

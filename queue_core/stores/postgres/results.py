@@ -11,11 +11,11 @@ from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.task import Progress, StoredTask, TaskState, headers_of
 
-KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD = range(12)
+KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD, CELERY_ID = range(13)
 DIED = 7
 """The kind of the row of a release by which its task died."""
 
-COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload"
+COLUMNS = "kind, id, eta, ready_at, added_at, leased_at, leases, worker, name, tag, reason, payload, celery_id"
 
 TASK_COLUMNS = (
     "t.id, t.eta, t.added_at, t.name, t.tag, t.state, t.leases, t.leased_at, t.ready_at, t.worker, t.reason, t.spent,"
@@ -47,12 +47,12 @@ def finished_of(
 
     Args:
         numbers: the task's id, the lease's number, microseconds waited, the instants of the grant and of the add.
-        texts: the task's given name and tag, and the worker.
+        texts: the task's given name and tag, the worker, and the id that Celery gave the task.
         reason: why the task died with the lease, or, if it lived, what was said of the lease; None: nothing.
         lived: True where a task with a reason did not die.
     """
     task_id, lease_number, waited, leased_at, added_at = numbers
-    name, tag, worker = texts
+    name, tag, worker, celery_id = texts
     return FinishedLease(
         queue,
         f"_{task_id}" if name is None else name,
@@ -66,6 +66,7 @@ def finished_of(
         reason is not None and not lived,
         reason or "",
         added_at,
+        celery_id or "",
     )
 
 
@@ -73,7 +74,7 @@ def finished_from(queue: str, row: Row, outcome: LeaseOutcome, ended_at: Instant
     """Return a finished lease from a `result_row`, which has its task as it was before."""
     waited = max(0, row[LEASED_AT] - row[READY_AT])
     numbers = (row[ID], row[LEASES], waited, row[LEASED_AT], row[ADDED_AT])
-    texts = (row[NAME], row[TAG], row[WORKER])
+    texts = (row[NAME], row[TAG], row[WORKER], row[CELERY_ID])
     return finished_of(queue, numbers, texts, outcome, ended_at, row[REASON], lived=row[KIND] != DIED)
 
 

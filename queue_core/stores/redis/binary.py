@@ -20,6 +20,7 @@ from queue_core.task import (
     StoredTask,
     TagFilter,
     TaskState,
+    celery_id_of,
     headers_of,
     headers_text,
 )
@@ -42,9 +43,9 @@ _PRIORITIES_BYTES = 2
 _LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
 _PRIORITY = 16  # the flags of a body plus so many times its priority are its first byte
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
-_HAS_PRIORITY = 32
-_OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY  # flags of a task without a lease record
-_OUTCOME, DIED = 7, 8
+_HAS_PRIORITY, _HAS_CELERY_ID = 32, 64
+_OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY | _HAS_CELERY_ID  # flags of a task without a lease record
+_OUTCOME, DIED, _KNOWS_CELERY_ID = 7, 8, 32
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired", "removed")
 NUMBER_OF_OUTCOME = {outcome: number for number, outcome in enumerate(_OUTCOMES) if number}
@@ -114,6 +115,7 @@ def pack_lease_record(task: StoredTask) -> bytes:
         + _HAS_PROGRESS * (task.progress is not None)
         + _HAS_CHECKPOINT * (task.checkpoint is not None)
         + _HAS_PRIORITY * bool(task.priority)
+        + _HAS_CELERY_ID * bool(celery_id_of(task.headers))
     )
     is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~_OF_NEW)
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
@@ -266,7 +268,11 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
     name_at = tag_at + tag_bytes
     worker_at = name_at + name_bytes
     reason_at = worker_at + worker_bytes
-    end = reason_at + reason_bytes
+    reason_end = end = reason_at + reason_bytes
+    celery_id = ""
+    if outcome & _KNOWS_CELERY_ID:
+        end += 1 + answer[reason_end]
+        celery_id = answer[reason_end + 1 : end].decode()
     finished = FinishedLease(
         queue,
         answer[name_at:worker_at].decode() if name_bytes else f"_{task_id}",
@@ -278,8 +284,9 @@ def parse_finished(queue: str, answer: bytes, at: int) -> tuple[FinishedLease, i
         held / MICROSECONDS,
         ended_at,
         outcome & DIED != 0,
-        answer[reason_at:end].decode() if reason_bytes else "",
+        answer[reason_at:reason_end].decode() if reason_bytes else "",
         added_at,
+        celery_id,
     )
     return finished, end
 

@@ -23,13 +23,14 @@ from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
 from queue_core.verbs import ClientCall
 
-VERSION = 5
+VERSION = 6
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
 
 Since 2 a task may have its own bound of leases, which a program of version 1 drops with the next lease. Since 3 the
 bytes of payloads may be counted, which a program of version 2 does not do. Since 4 a task may have headers, attempts,
 progress and a checkpoint, which a program of version 3 would take for a part of its payload, or leave behind. Since 5
-a task may have a priority and a queue limits, of which a program of version 4 knows nothing.
+a task may have a priority and a queue limits, of which a program of version 4 knows nothing. Since 6 the record of a
+lease tells of an id of Celery's, which a program of version 5 takes for a priority.
 """
 HAS_WAITERS = 1
 """The flag of an answer for a queue that has waiters."""

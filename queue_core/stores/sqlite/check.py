@@ -161,7 +161,7 @@ _INVARIANTS = (
         "the finished leases of row {} can't be read",
         (
             "SELECT id FROM samples WHERE CASE WHEN json_valid(finished)"  # noqa: S608
-            f" THEN json_array_length(finished) IS NOT {_SAMPLE_FIELDS} ELSE 1 END"
+            f" THEN json_array_length(finished) NOT IN ({_SAMPLE_FIELDS - 1}, {_SAMPLE_FIELDS}) ELSE 1 END"
         ),
     ),
 )

@@ -139,13 +139,15 @@ MAX_NAMES_SOUGHT = 8
 _SHIFT = 40
 _LARGEST = (1 << _SHIFT) - 1
 
-Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str, int]
+Sample: TypeAlias = tuple[str, str | None, str, int, LeaseOutcome, int, int, Instant, bool, str, int, str]
 """A finished lease as stored: the fields of a `FinishedLease` but its queue, the two durations in microseconds.
 
-The last is the age of its task in microseconds, from `added_at` to `ended_at`: shorter than an instant.
+The last but one is the age of its task in microseconds, from `added_at` to `ended_at`: shorter than an instant. The
+last, Celery's id, is left out of a row in which no lease has one.
 """
 _NAME: Final = 0
 _ENDED_AT: Final = 7
+_CELERY_ID: Final = 11
 
 _TRIM = (
     "DELETE FROM samples WHERE id > ?1"
@@ -215,7 +217,9 @@ def read_history(
     until = last + 1 if before is None else min(before, last + 1)
     found: list[FinishedLease] = []
     for number, sample in _newest_first(connection, queue_id, wanted, first=first, until=until):
-        if sample[_ENDED_AT] < oldest_at or (wanted is not None and sample[_NAME] not in wanted):
+        if sample[_ENDED_AT] < oldest_at or (
+            wanted is not None and wanted.isdisjoint((sample[_NAME], sample[_CELERY_ID]))
+        ):
             continue
         if len(found) == limit:
             return History(tuple(found), number + 1)
@@ -226,7 +230,7 @@ def read_history(
 def _newest_first(
     connection: SqliteConnection, queue_id: int, names: frozenset[str] | None, *, first: int, until: int
 ) -> Iterator[tuple[int, Sample]]:
-    """Yield samples and their numbers, from before `until` down to `first`, among them all of these names."""
+    """Yield samples and numbers, from before `until` down to `first`, those of these names or Celery ids among them."""
     if until <= first or names == frozenset():
         return
     base = queue_id << _SHIFT
@@ -266,12 +270,13 @@ def sample_of(finished: FinishedLease) -> Sample:
         finished.died,
         finished.reason,
         finished.ended_at - finished.added_at,
+        finished.celery_id,
     )
 
 
 def finished_of(queue: str, sample: Sample) -> FinishedLease:
     """Return the finished lease of a sample."""
-    name, tag, worker, number, outcome, waited, held, ended_at, died, reason, age = sample
+    name, tag, worker, number, outcome, waited, held, ended_at, died, reason, age, celery_id = sample
     return FinishedLease(
         queue,
         name,
@@ -285,6 +290,7 @@ def finished_of(queue: str, sample: Sample) -> FinishedLease:
         died,
         reason,
         Instant(ended_at - age),
+        celery_id,
     )
 
 
@@ -292,8 +298,11 @@ def pack(samples: Sequence[Sample]) -> str:
     """Return the samples' columns as JSON; a column whose values are all the same is written as that value."""
     size = len(samples)
     if size == 1:
-        return to_json(samples[0]).decode()
-    columns = zip(*samples, strict=True)
+        only = samples[0]
+        return to_json(only if only[_CELERY_ID] else only[:_CELERY_ID]).decode()
+    columns = list(zip(*samples, strict=True))
+    if not any(columns[_CELERY_ID]):
+        columns.pop()
     return to_json([column[0] if column.count(column[0]) == size else column for column in columns]).decode()
 
 
@@ -304,6 +313,8 @@ def unpack(queue: str, packed: str, size: int) -> list[FinishedLease]:
 
 def _samples_of(packed: str, size: int) -> list[Sample]:
     found = from_json(packed)
+    if len(found) == _CELERY_ID:
+        found.append("")
     if size == 1:
         return [tuple(found)]
     columns = (column if isinstance(column, list) else [column] * size for column in found)

@@ -29,14 +29,14 @@ from queue_core.stores.sqlite.rows import (
     write_reports,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Lease, StoredTask, TaskState, headers_of, parse_token
+from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, headers_of, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 
 _LEASED = int(TaskState.LEASED)
 
 _TOKENS = re.compile(r"[0-9]{1,18}\.[0-9]{1,18}(?: [0-9]{1,18}\.[0-9]{1,18})*")
-_SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL, added_at"
+_SHORT = "id, tag, ready_at, leases, leased_at, worker, name, payload IS NULL, added_at, headers"
 _LIVE_LEASES = by_ids(f"SELECT {_SHORT} FROM tasks NOT INDEXED WHERE {{ids}} AND queue = ? AND state = 2 AND eta > ?")  # noqa: S608
 """Statements that select what a deletion needs of tasks under a live lease, whichever it is."""
 
@@ -186,8 +186,9 @@ def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now
             False,
             "",
             now - added_at,
+            "" if headers is None else celery_id_of(headers_of(headers)),
         )
-        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at in rows
+        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at, headers in rows
     ]
 
 
@@ -264,7 +265,7 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
     rows = session.cursor.execute(_LIVE_LEASES["one"], (fence[0], queue.id, now)).fetchall()
     if not rows or rows[0][4] != fence[1]:
         return [None]
-    task_id, tag_id, _, _, _, _, given, is_long, _ = rows[0]
+    task_id, tag_id, _, _, _, _, given, is_long, *_ = rows[0]
     remove_ids(session, [task_id], long=[task_id] if is_long else [])
     if given is not None:
         tombstone_names(session.connection, queue, [given], at=now)

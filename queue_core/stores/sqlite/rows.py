@@ -35,7 +35,7 @@ _CHOSEN = re.compile(r"_([0-9]{1,18})")
 # 16 KiB; of the payload they only say whether it is a long one.
 COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
-    " payload IS NULL AS is_long, max_leases, priority"
+    " payload IS NULL AS is_long, max_leases, priority, headers"
 )
 _CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
 _WRITE = f"UPDATE tasks SET {_CHANGED} WHERE id = ?"  # noqa: S608
@@ -111,6 +111,7 @@ def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
         row[9],
         spent_of(row[11]),
         row[13],
+        None if row[15] is None else headers_of(row[15]),
         priority=row[14] or 0,
     )
 

@@ -101,7 +101,7 @@ BEGIN
     SELECT json_build_array(coalesce(json_agg(json_build_array(
         s.numbers[i.place][1], s.numbers[i.place][2], s.numbers[i.place][3], s.numbers[i.place][4],
         s.numbers[i.place][5], s.texts[i.place][1], s.texts[i.place][2], s.texts[i.place][3],
-        coalesce(s.ended_at[i.place], s.ended_at[1]), s.reasons[i.place]
+        coalesce(s.ended_at[i.place], s.ended_at[1]), s.reasons[i.place], s.texts[i.place][4]
     )), '[]'), '[]'::json) INTO settled
     FROM towline.samples AS s CROSS JOIN LATERAL generate_subscripts(s.numbers, 1) AS i (place)
     WHERE s.queue = queue_id AND s.xid = wanted AND s.outcome = 'expired';

@@ -129,12 +129,12 @@ BEGIN
                     AND t.queue + 0 = queue_id AND t.state - 0 = 2 AND t.eta + 0 > now
                     AND (ids[cardinality(ids)] - ids[1] = cardinality(ids) - 1 OR t.id = ANY (ids))
                 RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at,
-                    t.added_at, t.name, t.tag, t.worker
+                    t.added_at, t.name, t.tag, t.worker, towline.celery_id(t.headers) AS celery_id
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
             SELECT queue_id, count(*), 'deleted',
                 array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at] ORDER BY g.id),
-                array_agg(ARRAY[g.name, g.tag, g.worker] ORDER BY g.id), ARRAY[now]
+                array_agg(ARRAY[g.name, g.tag, g.worker, g.celery_id] ORDER BY g.id), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
         ELSE
@@ -143,12 +143,12 @@ BEGIN
                 WHERE t.id = f.id AND t.leased_at = coalesce(f.leased_at, grants[1]) AND t.queue + 0 = queue_id
                     AND t.state - 0 = 2 AND t.eta + 0 > now
                 RETURNING t.id, t.leases, greatest(0, t.leased_at - t.ready_at) AS waited, t.leased_at,
-                    t.added_at, t.name, t.tag, t.worker, f.place
+                    t.added_at, t.name, t.tag, t.worker, towline.celery_id(t.headers) AS celery_id, f.place
             )
             INSERT INTO towline.samples AS s (queue, size, outcome, numbers, texts, ended_at)
             SELECT queue_id, count(*), 'deleted',
                 array_agg(ARRAY[g.id, g.leases, g.waited, g.leased_at, g.added_at] ORDER BY g.place),
-                array_agg(ARRAY[g.name, g.tag, g.worker] ORDER BY g.place), ARRAY[now]
+                array_agg(ARRAY[g.name, g.tag, g.worker, g.celery_id] ORDER BY g.place), ARRAY[now]
             FROM gone AS g HAVING count(*) > 0
             RETURNING s.size, s.numbers, s.texts INTO gone, numbers, texts;
         END IF;
@@ -350,7 +350,8 @@ CREATE TYPE exchange_one_row AS (
     done_added_at int8,
     done_name text,
     done_tag text,
-    done_worker text
+    done_worker text,
+    done_celery_id text
 );
 
 -- Delete one finished task (`done_id` NULL: none) and lease one, on the fast path of `exchange` (ADR 11): without
@@ -371,6 +372,7 @@ DECLARE
     done_name text;
     done_tag text;
     done_worker text;
+    done_celery_id text;
     got towline.exchange_one_row;
     place tid;  -- where it is: locked, it stays there
     last_place tid;
@@ -438,15 +440,15 @@ BEGIN
         DELETE FROM towline.tasks AS t
         WHERE t.id = done_id AND t.leased_at = done_grant AND t.queue + 0 = queue_id AND t.state - 0 = 2
             AND t.eta + 0 > now
-        RETURNING t.leases, t.ready_at, t.added_at, t.name, t.tag, t.worker
-        INTO done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker;
+        RETURNING t.leases, t.ready_at, t.added_at, t.name, t.tag, t.worker, towline.celery_id(t.headers)
+        INTO done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker, done_celery_id;
         IF FOUND THEN
             gone := 1;
             INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at)
             VALUES (
                 queue_id, 1, 'deleted',
                 ARRAY[[done_id, done_leases, greatest(0, done_grant - done_ready_at), done_grant, done_added_at]],
-                ARRAY[[done_name, done_tag, done_worker]], ARRAY[now]
+                ARRAY[[done_name, done_tag, done_worker, done_celery_id]], ARRAY[now]
             );
             IF done_name IS NOT NULL THEN
                 UPDATE towline.names AS n SET task = NULL, until = now + round(retention_seconds * 1000000)::int8
@@ -492,12 +494,13 @@ BEGIN
             spent = CASE WHEN t.spent IS NULL THEN NULL ELSE towline.ahead_of(t.spent, now) END
         WHERE t.ctid = place
         RETURNING NULL, t.id, t.eta, t.ready_at, t.added_at, t.leased_at, t.leases, t.name, t.tag, t.payload,
-            t.headers, t.checkpoint, done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker
+            t.headers, t.checkpoint, done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker,
+            done_celery_id
         INTO got;
     ELSE
         got := ROW(
             NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-            done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker
+            done_leases, done_ready_at, done_added_at, done_name, done_tag, done_worker, done_celery_id
         )::towline.exchange_one_row;
     END IF;
 

@@ -106,7 +106,7 @@ BEGIN
     changed_tags := low_tags;
     WITH due AS MATERIALIZED (
         SELECT t.id, t.eta, t.ready_at, t.leased_at, t.leases, t.tag, t.name, t.worker,
-            greatest(0, t.leased_at - t.ready_at) AS waited, t.added_at,
+            towline.celery_id(t.headers) AS celery_id, greatest(0, t.leased_at - t.ready_at) AS waited, t.added_at,
             CASE WHEN t.leases >= coalesce(t.max_leases, q.max_leases) THEN towline.expired_reason() END AS reason
         FROM towline.tasks AS t
         WHERE t.queue = q.id AND t.state = 2 AND t.eta >= f.leased AND t.eta <= now
@@ -132,7 +132,7 @@ BEGIN
     ), noted AS (
         INSERT INTO towline.samples (queue, size, outcome, numbers, texts, ended_at, reasons)
         SELECT q.id, count(*), 'expired', array_agg(ARRAY[due.id, due.leases, due.waited, due.leased_at, due.added_at]),
-            array_agg(ARRAY[due.name, due.tag, due.worker]), array_agg(due.eta), array_agg(due.reason)
+            array_agg(ARRAY[due.name, due.tag, due.worker, due.celery_id]), array_agg(due.eta), array_agg(due.reason)
         FROM due HAVING count(*) > 0
     ), counted AS (
         INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, leased, dead, expired, died, changed_at)
@@ -146,7 +146,8 @@ BEGIN
             expired = c.expired + excluded.expired, died = c.died + excluded.died, changed_at = excluded.changed_at
     )
     SELECT json_agg(json_build_array(
-        due.id, due.leases, due.waited, due.leased_at, due.added_at, due.name, due.tag, due.worker, due.eta, due.reason
+        due.id, due.leases, due.waited, due.leased_at, due.added_at, due.name, due.tag, due.worker, due.eta, due.reason,
+        due.celery_id
     )), array_agg(due.tag), array_agg(due.eta) INTO expired, low_tags, low_etas FROM due;
     IF towline.lowest_of(low_etas) < f.ceiling THEN
         PERFORM towline.lower_floors(q.id, array_fill(0::int2, ARRAY[cardinality(low_etas)]), low_tags, low_etas);

@@ -52,7 +52,7 @@ BEGIN
         WHERE t.id = task.id;
         RETURN NEXT ROW(
             5, place, end_at, NULL, NULL, NULL, task.leases, task.worker, coalesce(task.name, '_' || task.id), task.tag,
-            NULL, NULL
+            NULL, NULL, NULL
         )::towline.result_row;
     END LOOP;
     RETURN NEXT towline.outcome_row(0, NULL, 0);
@@ -149,7 +149,8 @@ BEGIN
         changed_tags := changed_tags || task.tag;
         RETURN NEXT ROW(
             6 + died::int4, place, now, task.ready_at, task.added_at, task.leased_at, task.leases, task.worker,
-            coalesce(task.name, '_' || task.id), task.tag, CASE WHEN died THEN reasons[place] ELSE told[place] END, NULL
+            coalesce(task.name, '_' || task.id), task.tag, CASE WHEN died THEN reasons[place] ELSE told[place] END, NULL,
+            towline.celery_id(task.headers)
         )::towline.result_row;
     END LOOP;
     IF q.is_limited THEN

@@ -15,14 +15,15 @@ CREATE TYPE result_row AS (
     name text,
     tag text,
     reason text,
-    payload bytea
+    payload bytea,
+    celery_id text
 );
 
 -- Return the outcome row of a call. Refusals: 1 no such queue, 2 moved, 3 the worker was retired, 4 the lease would be
 -- too long.
 CREATE FUNCTION outcome_row(refusal int8, note text, flags int4) RETURNS towline.result_row LANGUAGE sql AS $$
     SELECT 0::int2, refusal, txid_current_if_assigned(), NULL::int8, NULL::int8, NULL::int8, flags, NULL::text, note,
-        NULL::text, NULL::text, NULL::bytea
+        NULL::text, NULL::text, NULL::bytea, NULL::text
 $$;
 
 -- The rows of a lease verb's answer: one for each lease, and a last one with the outcome: a refusal (see

@@ -1,5 +1,10 @@
 -- Samples: the finished leases that are kept.
 
+-- Return the id that Celery gave a task, from its headers; NULL for none.
+CREATE FUNCTION celery_id(headers text) RETURNS text LANGUAGE sql STABLE AS $$
+    SELECT substring(headers::json ->> 'celery-id' FROM '^[0-9A-Za-z_.:@-]{8,200}$')
+$$;
+
 -- Keep one finished lease of a task, given as it was before the end. lived: whether the reason is none of a death.
 CREATE FUNCTION note_finished(
     task towline.tasks, outcome text, ended_at int8, reason text, lived bool DEFAULT NULL
@@ -8,7 +13,7 @@ CREATE FUNCTION note_finished(
     VALUES (
         task.queue, 1, outcome,
         ARRAY[[task.id, task.leases, greatest(0, task.leased_at - task.ready_at), task.leased_at, task.added_at]],
-        ARRAY[[task.name, task.tag, task.worker]], ARRAY[ended_at],
+        ARRAY[[task.name, task.tag, task.worker, towline.celery_id(task.headers)]], ARRAY[ended_at],
         CASE WHEN reason IS NOT NULL THEN ARRAY[reason] END, lived
     )
 $$;
@@ -85,7 +90,7 @@ BEGIN
 END $$;
 
 -- Return ended leases of a queue, newest first, one a row: of the last `kept` those that ended at `since` or later, of
--- these names unless they are NULL, and recorded before the place (`before_xid`, `before_place`). The place of each is
+-- these names, or ids of Celery's, unless they are NULL, and recorded before the place (`before_xid`, `before_place`). The place of each is
 -- that of `read_samples`: its transaction's number, and the samples of that before it.
 CREATE FUNCTION history(
     queue_name text, given text[], given_ids int8[], before_xid int8, before_place int8, kept int8, since int8,
@@ -111,8 +116,11 @@ BEGIN
         WHERE b.queue = queue_id AND b.xid = s.xid AND b.id < s.id
     ) AS o
     WHERE s.through - i.place < kept AND s.xid <= last_xid AND (s.xid < last_xid OR o.place < before_place)
-        AND (given IS NULL OR s.texts[:][1:1] && given OR s.numbers[:][1:1] && given_ids)
-        AND (given IS NULL OR coalesce(s.texts[i.place][1], '_' || s.numbers[i.place][1]) = ANY (given))
+        AND (given IS NULL OR s.texts[:][1:1] && given OR s.texts[:][4:4] && given OR s.numbers[:][1:1] && given_ids)
+        AND (
+            given IS NULL OR coalesce(s.texts[i.place][1], '_' || s.numbers[i.place][1]) = ANY (given)
+            OR s.texts[i.place][4] = ANY (given)
+        )
         AND coalesce(s.ended_at[i.place], s.ended_at[1]) >= since
     ORDER BY s.xid DESC, s.id DESC, i.place DESC LIMIT most;
 END $$;

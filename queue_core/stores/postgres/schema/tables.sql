@@ -139,7 +139,7 @@ CREATE INDEX names_until ON names (until) WHERE until IS NOT NULL;
 CREATE SEQUENCE sample_ids CACHE 1;
 
 -- Finished leases, those of one verb in one row. For each, `numbers` has the task's id, the lease's number,
--- microseconds waited, the instant of the grant and that of the add, and `texts` the given name, the tag and the worker.
+-- microseconds waited, the instant of the grant and that of the add, and `texts` the given name, the tag, the worker and Celery's id.
 -- A single `ended_at` is that of all. `reasons` say why those died that did, or, where `lived` is true, why the leases
 -- were given back; none: nothing to say. They are read in the order of their transactions' numbers, so that a late
 -- commit is not missed.

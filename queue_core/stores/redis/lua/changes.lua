@@ -178,7 +178,7 @@ local function end_lease(queue, task, outcome)
   if kind == DELETED then change(queue, task.tag, DELETED_TOTAL, 1) end
   if kind == RELEASED then change(queue, task.tag, RELEASED_TOTAL, 1) end
   if how >= DIED then change(queue, task.tag, DIED_TOTAL, 1) end
-  note(queue, pack_finished(task.member, held, how, ended_at, reason))
+  note(queue, pack_finished(queue.key, task.member, held, how, ended_at, reason))
   at = at + reason_bytes
   if attempts_bytes > 0 then
     set(queue, ATTEMPTS .. task.member, sub(outcome, at, at + attempts_bytes - 1))

@@ -25,7 +25,7 @@ local function samples(keys, args)
 end
 
 -- Arguments: now, how many of the last finished leases count (`history_keep`), the earliest end, the number before
--- which they are to be (0: any), how many are wanted, 1 when names follow; names. Finished leases are numbered from 1.
+-- which they are to be (0: any), how many are wanted, 1 when names follow; names, or ids of Celery's. Finished leases are numbered from 1.
 -- Answers the number of the first that was examined, if there may be more before it, else 0; and number, size and
 -- finished lease of each that was found, newest first.
 local function history(keys, args)
@@ -44,11 +44,15 @@ local function history(keys, args)
     for index = #rows, 1, -1 do
       last = first + index - 1
       local row = with_added(rows[index])
-      local _, _, _, _, ended_at, id, tag_bytes, name_bytes, _, _, at = parse(FINISHED, row)
+      local flags, _, _, _, ended_at, id, tag_bytes, name_bytes, worker_bytes, reason_bytes, at = parse(FINISHED, row)
       at = at + #NEVER_ADDED
       local name = wanted and sub(row, at + tag_bytes, at + tag_bytes + name_bytes - 1)
       if wanted and name == '' then name = '_' .. text_of(id) end
-      if ended_at >= oldest_at and (not wanted or wanted[name]) then
+      local is_wanted = not wanted or wanted[name]
+      if not is_wanted and flags >= celery.FINISHED then
+        is_wanted = wanted[sub(row, at + tag_bytes + name_bytes + worker_bytes + reason_bytes + 1)]
+      end
+      if ended_at >= oldest_at and is_wanted then
         found = found + 1
         parts[found] = pack('>I8I4', last + 1, #row) .. row
         if found == limit then break end

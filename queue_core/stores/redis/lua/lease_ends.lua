@@ -106,7 +106,7 @@ local function release_one(queue, lease, options)
   if options.dies or (options.counts and is_exhausted(queue, held)) then
     return die(queue, member, held, RELEASED, now, options.reason, options.failure)
   end
-  local finished = pack_finished(member, held, RELEASED, now, options.is_told and options.reason or '')
+  local finished = pack_finished(queue.key, member, held, RELEASED, now, options.is_told and options.reason or '')
   keep_attempt(queue, member, held, now, options.failure)
   local eta
   if options.takes_old_place or (options.delay < 0 and not options.counts) then
@@ -151,7 +151,7 @@ end
 
 local function delete_one(queue, lease)
   local held = lease.held
-  local finished = pack_finished(lease.member, held, DELETED, queue.now, '')
+  local finished = pack_finished(queue.key, lease.member, held, DELETED, queue.now, '')
   queue.ended = queue.ended + 1
   take_leased(queue, held.tag, lease.member)
   change(queue, held.tag, DELETED_TOTAL, 1)
@@ -187,7 +187,13 @@ local function delete_all(queue, found)
       end
       local texts = sub(cells, texts_at, at + texts_bytes - 1)
       if added then texts = added .. texts end
-      finished[size] = pack(FINISHED, DELETED_KNOWN, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
+      local flag = 0
+      if flags >= celery.HELD then
+        local last
+        flag, last = celery.part(queue.key, member, flags)
+        texts = texts .. last
+      end
+      finished[size] = pack(FINISHED, DELETED_KNOWN + flag, leases, max(0, leased_at - ready_at), max(0, now - leased_at), now,
         id_of(member), tag_bytes, name_bytes, worker_bytes, 0) .. texts
       local is_long = flags ~= HAS_ADDED and flags % 2 == IS_LONG
       discount(queue, member, is_long)

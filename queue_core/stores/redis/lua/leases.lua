@@ -238,6 +238,7 @@ local function take(queue, rows, popped, worker, lease_us, room)
     else
       local flags = is_long and HAS_ADDED + IS_LONG or HAS_ADDED
       if priority > 0 then flags = flags + HAS_PRIORITY end
+      if celery.id_of(body) ~= '' then flags = flags + celery.HELD end
       packed = pack(HELD, 1, now, ready_at, flags, 0, #tag, #name, #worker, 0)
         .. sub(body, 2, 9) .. tag .. name .. worker
       if priority > 0 then packed = packed .. char(priority) end

@@ -156,7 +156,7 @@ end
 
 -- End a lease with the task's death: keep the dead task, or delete it if the queue says so. Returns the finished lease.
 function die(queue, member, held, outcome, ended_at, reason, failure)
-  local finished = pack_finished(member, held, outcome + DIED, ended_at, reason)
+  local finished = pack_finished(queue.key, member, held, outcome + DIED, ended_at, reason)
   if queue.spec.deletes_exhausted then
     drop(queue, member, held.name, held.flags % 2 == IS_LONG, ended_at, held.flags)
   else
@@ -180,7 +180,7 @@ function expire(queue, member, held, eta)
   if is_exhausted(queue, held) then
     return die(queue, member, held, EXPIRED, ended_at, EXPIRED_REASON, EXPIRED_FAILURE)
   end
-  local finished = pack_finished(member, held, EXPIRED, ended_at, '')
+  local finished = pack_finished(queue.key, member, held, EXPIRED, ended_at, '')
   local flags = held.flags
   keep_attempt(queue, member, held, ended_at, EXPIRED_FAILURE)
   if held.flags ~= flags then set(queue, AS_HELD .. member, pack_held(held)) end

@@ -10,8 +10,11 @@ local HAS_HEADERS = 2             -- flag of a body: headers and, in 2 bytes, th
 local PRIORITY = 16               -- the flags of a body plus so many times its priority are its first byte
 local HAS_ADDED = 2               -- flag of `held`: it has `added`, which records of layout 3 lack
 local HAS_ATTEMPTS, HAS_PROGRESS, HAS_CHECKPOINT = 4, 8, 16  -- flags of `held`: its rare parts
-local HAS_PRIORITY = 32           -- the highest flag of `held`
+local HAS_PRIORITY = 32           -- flag of `held`: it has a priority
 local NEVER_ADDED = '\0\0\0\0\0\0\0\0'
+-- Of ids that Celery gave: `HELD`, the highest flag of `held`, says that the headers of the body have one, `FINISHED`, a
+-- flag of a finished lease, that it is the last text, behind its length in a byte. A table, as Lua has 200 locals.
+local celery = { HELD = 64, FINISHED = 32 }
 local LONGEST_PAYLOAD = 2 ^ 31
 
 local DELETED, RELEASED, EXPIRED, REMOVED = 1, 2, 3, 4
@@ -36,6 +39,15 @@ local function head_bytes(body)
   local size = BODY_BYTES + (t1 + n1) * 256 + t2 + n2
   if flags >= HAS_HEADERS and flags % PRIORITY >= HAS_HEADERS then return size + 2 + parse('>I2', body, size + 1) end
   return size
+end
+
+-- Return the id that Celery gave a task, from the headers of its body; "" for none.
+function celery.id_of(body)
+  local flags, _, _, _, _, _, _, _, _, t1, t2, n1, n2 = byte(body, 1, BODY_BYTES)
+  if not flags or flags % PRIORITY < HAS_HEADERS then return '' end
+  local bytes, at = parse('>I2', body, BODY_BYTES + (t1 + n1) * 256 + t2 + n2 + 1)
+  local id = string.match(sub(body, at, at + bytes - 1), '"celery%-id":"([%w_.:@-]+)"') or ''
+  return #id >= 8 and #id <= 200 and id or ''
 end
 
 -- Return the bytes of a payload; `long` is one that is not in the body.
@@ -77,7 +89,7 @@ local function parse_held(packed)
   local worker_at = name_at + name_bytes
   local reason_at = worker_at + worker_bytes
   local priority, bound_at = 0, reason_at + reason_bytes
-  if flags >= HAS_PRIORITY then priority, bound_at = byte(packed, bound_at), bound_at + 1 end
+  if floor(flags / HAS_PRIORITY) % 2 == 1 then priority, bound_at = byte(packed, bound_at), bound_at + 1 end
   return {
     leases = leases,
     leased_at = leased_at,
@@ -114,6 +126,7 @@ end
 -- Return the lease record of a task before its first lease.
 local function never_held(tag, name, is_long, body, priority)
   local flags = HAS_ADDED + (is_long and IS_LONG or 0) + (priority > 0 and HAS_PRIORITY or 0)
+    + (celery.id_of(body) ~= '' and celery.HELD or 0)
   return { leases = 0, leased_at = 0, ready_at = 0, flags = flags, tag = tag, name = name, worker = '', reason = '',
     added = sub(body, 2, 9), priority = priority }
 end
@@ -135,11 +148,19 @@ local function unspent_end(expires_at, ahead)
   return expires_at
 end
 
--- Pack a finished lease; `outcome` is one of the above, plus DIED.
-local function pack_finished(member, held, outcome, ended_at, reason)
-  return pack(FINISHED, outcome + KNOWS_ADDED, held.leases, max(0, held.leased_at - held.ready_at),
+-- Return what a finished lease has of Celery's id, of a task with these flags of `held`: a flag and the last text.
+function celery.part(key, member, flags)
+  local id = flags >= celery.HELD and celery.id_of(call('HGET', key, member) or '') or ''
+  if id == '' then return 0, '' end
+  return celery.FINISHED, char(#id) .. id
+end
+
+-- Pack a finished lease of a task that is still there; `outcome` is one of the above, plus DIED.
+local function pack_finished(key, member, held, outcome, ended_at, reason)
+  local flag, last = celery.part(key, member, held.flags)
+  return pack(FINISHED, outcome + KNOWS_ADDED + flag, held.leases, max(0, held.leased_at - held.ready_at),
     max(0, ended_at - held.leased_at), ended_at, id_of(member), #held.tag, #held.name, #held.worker, #reason)
-    .. held.added .. held.tag .. held.name .. held.worker .. reason
+    .. held.added .. held.tag .. held.name .. held.worker .. reason .. last
 end
 
 -- Return body and long payload ("": none) of a task as the next holder gets them: with a flag in the body and,

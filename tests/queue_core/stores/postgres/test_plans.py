@@ -43,7 +43,7 @@ _COUNT_IDLE_TAGS = """
 _FINISH = """
     INSERT INTO towline.samples (queue, size, xid, outcome, numbers, texts, ended_at)
     SELECT q.id, 2, n::text::xid8, 'deleted', ARRAY[[n, 1, 0, 0, 0], [n + 9000, 1, 0, 0, 0]],
-        array_fill(NULL::text, '{2, 3}'), ARRAY[%s]
+        array_fill(NULL::text, '{2, 4}'), ARRAY[%s]
     FROM generate_series(1, %s) AS n, towline.queues AS q
 """
 _READ = """
