@@ -308,9 +308,9 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-lowers-no-floor-for-an-earlier-eta",
         "I1, floors",
-        "queue_core/stores/postgres/schema/admin.sql",
-        "            q.id, ARRAY[CASE WHEN new_eta > now THEN 1 ELSE 0 END]::int2[], ARRAY[task.tag], ARRAY[new_eta]\n",
-        "            q.id, '{}'::int2[], '{}'::text[], '{}'::int8[]\n",
+        "queue_core/stores/postgres/schema/changes.sql",
+        "            IF states[place] < 3 THEN\n",
+        "            IF states[place] = 0 THEN\n",
         (FLOORS,),
     ),
     Mutation(
@@ -332,9 +332,9 @@ MUTATIONS: Final = (
     Mutation(
         "postgresql-lowers-no-floor-for-a-redrive",
         "I1, floors",
-        "queue_core/stores/postgres/schema/admin.sql",
-        "        PERFORM towline.lower_floors(q.id, '{0}', ARRAY[task.tag], ARRAY[now]);\n",
-        "",
+        "queue_core/stores/postgres/schema/changes.sql",
+        "            IF states[place] < 3 THEN\n",
+        "            IF states[place] = 1 THEN\n",
         (FLOORS,),
     ),
     Mutation(
