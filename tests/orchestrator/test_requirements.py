@@ -97,7 +97,7 @@ def floor_of(requirement: str) -> str:
 
 
 DANGEROUS: Final = {
-    "django": ("4.2.26", "CVE-2025-64459, CVE-2025-64458"),
+    "django": ("4.2.27", "CVE-2025-64460, CVE-2025-64459, CVE-2025-64458, CVE-2025-13372"),
     "grpcio": ("1.68.1", "CVE-2024-11407"),
     "jinja2": ("3.1.6", "CVE-2025-27516, CVE-2024-56326"),
     "requests": ("2.32.4", "CVE-2024-47081, CVE-2024-35195"),
