@@ -101,8 +101,11 @@ DANGEROUS: Final = {
     "grpcio": ("1.68.1", "CVE-2024-11407"),
     "jinja2": ("3.1.6", "CVE-2025-27516, CVE-2024-56326"),
     "requests": ("2.32.4", "CVE-2024-47081, CVE-2024-35195"),
-    "starlette": ("1.3.1", "CVE-2025-62727, CVE-2025-54121"),
-    "urllib3": ("2.7.0", "CVE-2026-21441, CVE-2025-66471, CVE-2025-66418, CVE-2025-50181"),
+    "starlette": ("1.3.1", "CVE-2026-48710, CVE-2025-62727, CVE-2025-54121"),
+    "urllib3": (
+        "2.7.0",
+        "CVE-2026-44432, CVE-2026-44431, CVE-2026-21441, CVE-2025-66471, CVE-2025-66418, CVE-2025-50181",
+    ),
 }
 """The first version of a package without the holes named: no environment may have an older one (SECURITY.md)."""
 GOOGLES: Final = ("urllib3", "1.26.20")
