@@ -10,7 +10,13 @@ from queue_core.cli.target import Target, TargetOptions, find_target
 from queue_core.connect import open_queues
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import Retries
-from queue_core.registrations.supervisors import KIND, RegisteredSupervisor, is_within_reach, leader_among
+from queue_core.registrations.supervisors import (
+    KIND,
+    RegisteredSupervisor,
+    is_alive_here,
+    is_within_reach,
+    leader_among,
+)
 from queue_core.stores import sqlite_path
 
 CALL_SECONDS: Final = 3.0
@@ -75,5 +81,6 @@ def leader_at(target: Target, *, token: str | None) -> StoreLeader | None:
         return None
     if target.is_server:
         return StoreLeader(leader, target, target)
-    api = Target(leader.url, "its registration", token) if is_within_reach(leader) else None
+    is_asked = is_within_reach(leader) and is_alive_here(leader)
+    api = Target(leader.url, "its registration", token) if is_asked else None
     return StoreLeader(leader, target, api)

@@ -15,6 +15,7 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.options import Function
 from queue_core.cli.target import find_target
 from queue_core.config.messages import did_you_mean
+from queue_core.process.process_start import process_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class KnownSupervisor:
     url: str
     is_local: bool
     phase: str
+    pid: int = 0
 
 
 def host_option(function: Function) -> Function:
@@ -80,8 +82,14 @@ def known_supervisors(calls: SupervisorCalls) -> Sequence[KnownSupervisor]:
 
 def _known(one: dict[str, object], facts: dict[str, object]) -> KnownSupervisor:
     reach = text_in(facts, "reach")
+    pid = str(facts.get("pid", ""))
     return KnownSupervisor(
-        text_in(one, "name"), text_in(facts, "host"), text_in(facts, "url"), reach != "network", text_in(facts, "phase")
+        name=text_in(one, "name"),
+        host=text_in(facts, "host"),
+        url=text_in(facts, "url"),
+        is_local=reach != "network",
+        phase=text_in(facts, "phase"),
+        pid=int(pid) if pid.isdecimal() and len(pid) < 10 else 0,
     )
 
 
@@ -92,5 +100,9 @@ def _reachable(one: KnownSupervisor, where: str) -> str:
     if one.is_local and one.host != socket.gethostname():
         message = f"the supervisor on {one.host} listens only for programs on that host, at {one.url}"
         fix = "run this there; or give its listener an address that others reach, and tokens"
+        raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix=fix)
+    if one.host == socket.gethostname() and not process_start(one.pid):
+        message = f"the supervisor on {one.host} has ended: no process {one.pid} is on this machine"
+        fix = f"start it; or give --url {one.url} if it runs in a container"
         raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix=fix)
     return one.url

@@ -22,6 +22,7 @@ from orchestrator.supervisor.view import Heartbeat
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
 from queue_core.log import get_logger
+from queue_core.process.process_start import process_start
 from queue_core.registration import Registration
 from queue_core.registrations.supervisors import (
     KIND,
@@ -161,6 +162,7 @@ class SupervisorRegistry:
         return {
             "host": socket.gethostname(),
             "pid": str(os.getpid()),
+            "process_start": process_start(os.getpid()),
             "url": masked(url),
             "reach": reach,
             "version": self._version,

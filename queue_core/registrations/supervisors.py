@@ -12,6 +12,7 @@ from typing import Final
 from queue_core.clock import MICROSECONDS
 from queue_core.config.store_urls import masked
 from queue_core.process.own_addresses import is_of_this_machine
+from queue_core.process.process_start import process_start
 from queue_core.registration import MAX_FACTS_BYTES, Registration
 
 KIND: Final = "supervisors"
@@ -34,6 +35,7 @@ class RegisteredSupervisor:
         pools: their names; of many, the first ones.
         since: when it started, in seconds since the epoch; 0: unknown.
         heard_at: when it registered last, in seconds since the epoch.
+        process_start: see `process_start`; "": an older program, which did not register it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class RegisteredSupervisor:
     pools: tuple[str, ...]
     since: float
     heard_at: float
+    process_start: str
 
     @property
     def place(self) -> str:
@@ -68,6 +71,7 @@ def supervisor_in(one: Registration) -> RegisteredSupervisor:
         pools=_names(facts.get("pools", "")),
         since=_seconds(facts.get("since", "")),
         heard_at=one.until / MICROSECONDS - LASTING_SECONDS,
+        process_start=facts.get("process_start", ""),
     )
 
 
@@ -83,6 +87,15 @@ def is_within_reach(leader: RegisteredSupervisor) -> bool:
     """Return whether a supervisor's listener is on this machine: no other gets a token that nobody sent there."""
     is_ours = leader.reach == "network" or leader.host == socket.gethostname()
     return bool(leader.url) and is_ours and is_of_this_machine(leader.url)
+
+
+def is_alive_here(one: RegisteredSupervisor) -> bool:
+    """Return whether the very process that registered runs on this machine: it holds its listener's port.
+
+    Of one that was killed, any program may hold the port before the registration ends.
+    """
+    is_here = one.host == socket.gethostname()
+    return is_here and bool(one.process_start) and process_start(one.pid) == one.process_start
 
 
 def pools_fact(names: Iterable[str]) -> str:

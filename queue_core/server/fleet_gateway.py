@@ -1,7 +1,7 @@
 """The fleet's pages of the API at a server without a supervisor: read from the listener of the one that leads.
 
 The supervisor registered itself at the store. The caller's own token goes with the call, and only to a listener on this
-machine: a registration names an address, and nobody typed it (ADR 97).
+machine whose process lives: a registration names an address, and nobody typed it (ADR 97).
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from queue_core.registration import Registration
 from queue_core.registrations.supervisors import (
     KIND,
     RegisteredSupervisor,
+    is_alive_here,
     is_within_reach,
     leader_among,
     supervisor_in,
@@ -48,6 +49,7 @@ MAX_CALLERS: Final = 50
 FORWARDED: Final = "towline-forwarded"
 """The header of a call that was passed on once; it is not passed on again."""
 HOSTS_ONLY: Final = "This server hosts the queues only."
+NOT_ALIVE: Final = "does not answer: its process is not found on this machine, so your token was not sent there."
 NO_SUPERVISOR: Final = "No supervisor runs for this store: `towline up` or `towline supervise` starts one."
 
 
@@ -119,6 +121,8 @@ class FleetGateway:
             raise elsewhere(leader, f"{HOSTS_ONLY} Streams are followed at the supervisor, {leader.place}.")
         if not is_within_reach(leader) or FORWARDED in request.headers:
             raise elsewhere(leader, f"{HOSTS_ONLY} The supervisor runs {leader.place}.")
+        if not is_alive_here(leader):
+            raise refusal(503, "supervisor-silent", f"{HOSTS_ONLY} The supervisor {leader.place} {NOT_ALIVE}")
         raw = request.scope.get("raw_path") or request.url.path.encode()
         target = raw.partition(b"?")[0].decode("latin-1")
         query = request.url.query

@@ -1,7 +1,10 @@
 """The fleet at a server without a supervisor: read from the one that leads, with the caller's token, or its place."""
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -15,6 +18,7 @@ from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
+from queue_core.process.process_start import process_start
 from queue_core.registrations.supervisors import KIND
 from queue_core.server import fleet_gateway
 from queue_core.server.options import AccessToken, Role, ServeOptions
@@ -70,7 +74,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningServer]:
 
 def register(server: RunningServer, **facts: str) -> None:
     queues = open_queues(server.url, token=ADMIN)
-    plain = {"host": socket.gethostname(), "phase": "leading", "reach": "host", "pid": "7", "version": "1"}
+    own = {"pid": str(os.getpid()), "process_start": process_start(os.getpid())}
+    plain = {"host": socket.gethostname(), "phase": "leading", "reach": "host", "version": "1", **own}
     queues.register(KIND, "s", {**plain, **facts}, seconds=60)
     queues.close()
 
@@ -148,6 +153,41 @@ def test_a_listener_that_is_gone_is_said_to_be_silent(server: RunningServer, lis
     status, problem = ask(server, "/v1/fleet")
     assert (status, problem["type"]) == (503, "urn:towline:problem:supervisor-silent")
     assert f"The supervisor at {listener.url} does not answer" in str(problem["detail"])
+
+
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_whoever_listens_at_the_port_of_a_supervisor_that_was_killed_gets_no_token(
+    server: RunningServer, listener: Listener, *, is_reaped: bool
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        start = process_start(process.pid)
+        register(server, url=listener.url, pid=str(process.pid), process_start=start)
+        assert ask(server, "/v1/fleet")[0] == 200
+        listener.asked.clear()
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        if is_reaped:
+            process.wait()
+        status, problem = ask(server, "/v1/fleet", ADMIN)
+    assert (status, problem["type"]) == (503, "urn:towline:problem:supervisor-silent")
+    assert "so your token was not sent there" in str(problem["detail"])
+    assert listener.asked == []
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param({"process_start": ""}, id="older program"),
+        pytest.param({"process_start": "1"}, id="another process has its id"),
+        pytest.param({"pid": "0"}, id="no id"),
+    ],
+)
+def test_a_supervisor_whose_process_is_not_known_gets_no_token(
+    server: RunningServer, listener: Listener, facts: dict[str, str]
+) -> None:
+    register(server, url=listener.url, **facts)
+    assert ask(server, "/v1/fleet", ADMIN)[0] == 503
+    assert listener.asked == []
 
 
 def test_a_call_is_passed_on_once(server: RunningServer) -> None:
