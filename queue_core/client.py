@@ -22,10 +22,21 @@ from queue_core.errors import InvalidRequestError
 from queue_core.http_api import values
 from queue_core.http_api.caller import HttpCaller, Retries, Session, quoted
 from queue_core.http_api.values import Json
-from queue_core.limits import check_page, check_tag, check_text, check_wait_seconds
+from queue_core.limits import (
+    check_cursor,
+    check_delay_seconds,
+    check_lease_count,
+    check_lease_seconds,
+    check_lifetime_seconds,
+    check_page,
+    check_tag,
+    check_text,
+    check_wait_seconds,
+)
 from queue_core.stats import FinishedLease, History, QueueStats, TagStats, WorkerActivity
 from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.telemetry import instrumentation
+from queue_core.validation import check_storage_limit
 from queue_core.verbs import (
     Added,
     Busy,
@@ -133,6 +144,8 @@ class HttpQueue:
         error: Error | None = None,
     ) -> list[FinishedLease]:
         """See `Queue.release`."""
+        if delay_seconds is not None:
+            check_delay_seconds(delay_seconds)
         body: Json = {
             "tokens": as_tokens(leases),
             "delay_seconds": delay_seconds,
@@ -197,6 +210,7 @@ class HttpQueue:
         payload_bytes: int = 0,
     ) -> Page:
         """See `Queue.peek`."""
+        check_page(limit, after=after, payload_bytes=payload_bytes)
         body: Json = {
             **values.tags_json(tags),
             "states": [values.STATE_NAMES[state] for state in sorted(as_states(states))],
@@ -217,8 +231,10 @@ class HttpQueue:
         payload_bytes: int = 0,
     ) -> "SearchPage":
         """See `Queue.search`."""
-        from queue_core.search import http  # few programs search
+        from queue_core import criteria  # few programs search
+        from queue_core.search import http
 
+        criteria.check_scan(scan, after=after, limit=limit, payload_bytes=payload_bytes)
         body = {**http.search_json(search, after=after, scan=scan), "limit": limit, "payload_bytes": payload_bytes}
         return http.search_page_of(self._call("search", body))
 
@@ -246,6 +262,9 @@ class HttpQueue:
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
     ) -> History:
         """See `Queue.history`."""
+        check_page(limit)
+        if before is not None:
+            check_cursor(before, name="before")
         listed = None if names is None else as_names(names)
         body: Json = {"names": listed, "before": before, "limit": limit}
         return values.history_of(self._call("history", body))
@@ -320,6 +339,7 @@ class HttpQueues:
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """See `Queues.set_storage_limit`."""
+        check_storage_limit(limit_bytes)
         self._caller.call("PUT", "/v1/storage", {"limit_bytes": limit_bytes}, repeat="keyed")
 
     def observe(
@@ -359,10 +379,14 @@ class HttpQueues:
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """See `Queues.lead`."""
+        check_lifetime_seconds("seconds of a lead", seconds)
         return cast("bool", self._change("/v1/lead", {"name": name, "holder": holder, "seconds": seconds})["held"])
 
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """See `Queues.register`."""
+        from queue_core.registration import check_registration  # few programs register
+
+        check_registration(kind, name, facts, seconds=seconds)
         self._change(f"/v1/registrations/{quoted(kind)}", {"name": name, "facts": dict(facts), "seconds": seconds})
 
     def present_workers(self) -> list["LeasingWorker"]:
@@ -387,6 +411,7 @@ class HttpQueues:
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`."""
+        check_wait_seconds(wait_seconds)
         wanted = [{"queue": name, **values.tags_json(tags)} for name, tags in queues]
         body: Json = {"queues": wanted, "wait_seconds": wait_seconds}
         called = self._caller.post("/v1/wait", body, repeat="safe", wait_seconds=wait_seconds)
@@ -413,7 +438,10 @@ def _refuse_connection(connection: object | None) -> None:
 
 
 def _lease_json(count: int, seconds: float | None, tags: TagFilter, worker: str, wait_seconds: float) -> Json:
+    check_lease_count(count)
     check_wait_seconds(wait_seconds)
+    if seconds is not None:
+        check_lease_seconds(seconds)
     body = values.tags_json(tags)
     body["count"] = count
     if seconds is not None:

@@ -5,8 +5,9 @@ from typing import Final, Literal, TypeAlias
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.limits import MAX_PEEK_TASKS, check_text
+from queue_core.limits import MAX_INTEGER, MAX_PEEK_TASKS, check_page, check_tag, check_text, check_whole
 from queue_core.task import ALL_STATES, ANY, StoredTask, TagFilter, TaskState
+from queue_core.validation import check_instant
 from queue_core.verbs import Page
 
 Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
@@ -126,14 +127,23 @@ def unchanged_since(task: StoredTask) -> Instant:
 
 def check_search(search: Search) -> None:
     """Raise `InvalidRequestError` for a search that is none."""
-    if search.min_leases < 0:
-        raise InvalidRequestError(f"min_leases must be 0 or more: {search.min_leases}")
+    check_whole("min_leases", search.min_leases, 0, MAX_INTEGER)
+    for name in ("added_after", "added_before", "as_of"):
+        at = getattr(search, name)
+        if at is not None:
+            check_instant(name, at)
     if len(search.names) > MAX_PEEK_TASKS:
         raise InvalidRequestError(f"names must be at most {MAX_PEEK_TASKS:,}: {len(search.names):,}")
     for name in ("worker", "error", "contains"):
         text = getattr(search, name)
         if text:
             check_text(name, text)
+
+
+def check_scan(scan: int, *, after: int, limit: int = MAX_PEEK_TASKS, payload_bytes: int = 0) -> None:
+    """Raise `InvalidCountError` for a number of one call that searches beyond its bounds."""
+    check_page(limit, after=after, payload_bytes=payload_bytes)
+    check_whole("scan", scan, 1, MAX_SCANNED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +155,18 @@ class ChangeTo:
 
 
 NO_VALUES: Final = ChangeTo()
+
+
+def check_action(action: Action, to: ChangeTo) -> None:
+    """Raise `InvalidRequestError` for a postponement without an eta, or a value of anything else, or no tag."""
+    if (action == "postpone") != (to.eta is not None):
+        raise InvalidRequestError("eta: a postponement has one, and nothing else has")
+    if to.tag is not None and action != "retag":
+        raise InvalidRequestError("tag: only a retag has one")
+    if to.tag is not None:
+        check_tag(to.tag)
+    if to.eta is not None:
+        check_instant("eta", to.eta)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,10 +207,7 @@ class Scan:
     def __init__(self, search: Search, *, after: int, limit: int, most: int, payload_bytes: int = 0) -> None:
         """Raises `InvalidRequestError`."""
         check_search(search)
-        if not 1 <= limit <= MAX_PEEK_TASKS:
-            raise InvalidRequestError(f"limit must be in [1, {MAX_PEEK_TASKS}]: {limit}")
-        if not 1 <= most <= MAX_SCANNED:
-            raise InvalidRequestError(f"scan must be in [1, {MAX_SCANNED}]: {most}")
+        check_scan(most, limit=limit, after=after, payload_bytes=payload_bytes)
         self.search = search
         self._payload_bytes = payload_bytes
         self._limit = limit

@@ -10,6 +10,7 @@ from queue_core.errors import (
     InvalidLeaseTimeError,
     InvalidQueueNameError,
     InvalidRequestError,
+    InvalidSettingError,
     InvalidTagError,
     InvalidTaskNameError,
     TaskTooLargeError,
@@ -53,6 +54,7 @@ MAX_QUEUE_NAME_CHARACTERS = 100
 MAX_LABEL_CHARACTERS = 600  # our own: two names of AMQP, and a stroke
 MAX_TASK_NAME_CHARACTERS = 500
 MAX_WAIT_SECONDS = 300.0  # our own: proxies drop longer silences
+MAX_TIMEOUT_SECONDS = 86_400.0  # our own: of a client's call
 MAX_REASON_CHARACTERS = 2000  # our own
 MAX_WORKER_CHARACTERS = 200  # our own
 MAX_PEEK_TASKS = 1000  # our own
@@ -148,7 +150,7 @@ def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECON
 
 def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS, queue: str = "") -> None:
     """Raise `InvalidEtaError` unless `seconds` are in [0, `most_seconds`]: `max_eta` of `queue`."""
-    if not _is_number(seconds) or not 0 <= seconds <= most_seconds:
+    if not is_number(seconds) or not 0 <= seconds <= most_seconds:
         limit = f"[0, {most_seconds:.0f}] s"
         hint = _of_max_eta(most_seconds, queue)
         raise InvalidEtaError(f"delay must be a number in {limit}: {shown_value(seconds)}{hint}")
@@ -156,7 +158,7 @@ def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS
 
 def check_any_delay_seconds(seconds: float) -> None:
     """Raise `InvalidEtaError` for a delay that no queue allows."""
-    if _is_number(seconds) and seconds > MAX_ETA_SECONDS:
+    if is_number(seconds) and seconds > MAX_ETA_SECONDS:
         check_delay_seconds(seconds, most_seconds=FARTHEST_ETA_SECONDS)
     else:
         check_delay_seconds(seconds)
@@ -169,15 +171,15 @@ def _of_max_eta(most_seconds: float, queue: str) -> str:
 
 def check_ahead_seconds(seconds: float) -> None:
     """Raise `InvalidEtaError` unless 0 <= `seconds` <= 30 days."""
-    if not _is_number(seconds) or not 0 <= seconds <= MAX_ETA_SECONDS:
+    if not is_number(seconds) or not 0 <= seconds <= MAX_ETA_SECONDS:
         raise InvalidEtaError(f"ahead_seconds must be a number in [0, {MAX_ETA_SECONDS:.0f}]: {shown_value(seconds)}")
 
 
-def check_lease_seconds(seconds: float) -> None:
-    """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days."""
+def check_lease_seconds(seconds: float, *, what: str = "lease time") -> None:
+    """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days; `what` is what the message calls them."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LEASE_SECONDS:
         raise InvalidLeaseTimeError(
-            f"lease time must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {shown_value(seconds)}"
+            f"{what} must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {shown_value(seconds)}"
         )
 
 
@@ -192,15 +194,30 @@ def check_wait_seconds(seconds: float) -> None:
 
 def check_lifetime_seconds(what: str, seconds: float) -> None:
     """Raise `InvalidRequestError` unless 0 <= `seconds` <= 10 years."""
-    if not _is_number(seconds) or not 0 <= seconds <= FARTHEST_ETA_SECONDS:
+    if not is_number(seconds) or not 0 <= seconds <= FARTHEST_ETA_SECONDS:
         raise InvalidRequestError(
             f"{what} must be a number in [0, {FARTHEST_ETA_SECONDS:.0f}] s (10 years): {shown_value(seconds)}"
         )
 
 
+def check_timeout_seconds(seconds: float) -> None:
+    """Raise `InvalidSettingError` unless `seconds` are more than 0 and at most a day."""
+    if not is_number(seconds) or not 0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise InvalidSettingError(
+            f"timeout_seconds must be a number of more than 0 and at most {MAX_TIMEOUT_SECONDS:.0f} s (1 day): "
+            f"{shown_value(seconds)}"
+        )
+
+
+def check_max_leases(number: int) -> None:
+    """Raise `InvalidSettingError` unless a task may have so many leases."""
+    if not is_number(number) or not isinstance(number, int) or not 1 <= number <= MAX_LEASES:
+        raise InvalidSettingError(f"max_leases must be a whole number in [1, {MAX_LEASES}]: {shown_value(number)}")
+
+
 def check_lease_count(count: int) -> None:
     """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
-    _check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)
+    check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)
 
 
 def check_add_count(count: int) -> None:
@@ -266,7 +283,7 @@ def check_headers(headers: object) -> None:
 
 def check_progress(fraction: float, text: str) -> None:
     """Raise `InvalidRequestError` unless `fraction` is in [0, 1] and `text` has at most 200 characters."""
-    if not _is_number(fraction) or not 0 <= fraction <= 1:
+    if not is_number(fraction) or not 0 <= fraction <= 1:
         raise InvalidRequestError(f"progress must be a number in [0, 1]: {shown_value(fraction)}; give done / total")
     if not isinstance(text, str) or len(text) > MAX_PROGRESS_CHARACTERS:
         raise InvalidRequestError(
@@ -286,23 +303,25 @@ def check_checkpoint(checkpoint: bytes) -> None:
         )
 
 
-def check_cursor(after: int) -> None:
-    """Raise `InvalidCountError` unless `after` is in [0, 2^63)."""
-    _check_whole("after", after, 0, MAX_INTEGER)
+def check_cursor(after: int, *, name: str = "after") -> None:
+    """Raise `InvalidCountError` unless `after`, which the caller knows as `name`, is in [0, 2^63)."""
+    check_whole(name, after, 0, MAX_INTEGER)
 
 
 def check_page(limit: int, *, after: int = 0, payload_bytes: int = 0) -> None:
     """Raise `InvalidCountError` unless `limit` is in [1, 1000], `after` >= 0 and `payload_bytes` in [0, 64 MiB]."""
-    _check_whole("limit", limit, 1, MAX_PEEK_TASKS)
-    _check_whole("after", after, 0, MAX_INTEGER)
-    _check_whole("payload_bytes", payload_bytes, 0, LARGEST_PAYLOAD_BYTES)
+    check_whole("limit", limit, 1, MAX_PEEK_TASKS)
+    check_whole("after", after, 0, MAX_INTEGER)
+    check_whole("payload_bytes", payload_bytes, 0, LARGEST_PAYLOAD_BYTES)
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
+    """Return whether a value is a number; True and False are none, not-a-number is one that is in no range."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _check_whole(name: str, number: int, least: int, most: int) -> None:
+def check_whole(name: str, number: int, least: int, most: int) -> None:
+    """Raise `InvalidCountError` unless `number` is a whole number in [`least`, `most`]."""
     if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
         raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {shown_value(number)}")
 

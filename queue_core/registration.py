@@ -8,7 +8,7 @@ from typing import Final
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.limits import check_text, shown_value
+from queue_core.limits import check_text, is_number, shown_value
 
 MAX_REGISTRATIONS: Final = 1_000
 """Registrations of one kind, at most: a store keeps them as one record."""
@@ -38,9 +38,10 @@ def check_registration(kind: str, name: str, facts: Mapping[str, str], *, second
     """Raise `InvalidRequestError` for a registration beyond the bounds; 0 seconds end one."""
     check_kind(kind)
     check_text("name", name)
-    if not 0 <= seconds <= MAX_REGISTRATION_SECONDS:
+    if not is_number(seconds) or not 0 <= seconds <= MAX_REGISTRATION_SECONDS:
         raise InvalidRequestError(
-            f"a registration lasts 0 to {MAX_REGISTRATION_SECONDS:,.0f} s: {shown_value(seconds)} s"
+            f"seconds of a registration must be a number in [0, {MAX_REGISTRATION_SECONDS:.0f}] s: "
+            f"{shown_value(seconds)}"
         )
     size = len(json.dumps(dict(facts)).encode())
     if size > MAX_FACTS_BYTES:

@@ -603,7 +603,9 @@ class UnitOfWork(Outbox):
 
     def history(self, queue: str, *, names: Sequence[str] | None, before: int | None, limit: int) -> History:
         """Return ended leases, newest first; see `Transaction.history`."""
-        limits.check_page(limit, after=before or 0)
+        limits.check_page(limit)
+        if before is not None:
+            limits.check_cursor(before, name="before")
         if names is not None:
             limits.check_known_names(names)
         return self.transaction.history(queue, names=names, before=before, limit=limit, now=self.now)

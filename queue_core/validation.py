@@ -6,6 +6,7 @@ from queue_core import limits
 from queue_core.admission import Rate
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import (
+    InvalidEtaError,
     InvalidLeaseTimeError,
     InvalidRequestError,
     InvalidSettingError,
@@ -73,10 +74,10 @@ def check_types(task: NewTask) -> None:
             raise InvalidRequestError(f"{field} must be text: {value!r}")
     if task.queue is not None:
         limits.check_text("queue", task.queue)
-    if task.eta is not None and not isinstance(task.eta, int):
-        raise InvalidRequestError(f"eta must be whole microseconds since 1970: {task.eta!r}; see `queue_core.clock`")
-    if task.max_leases is not None and not isinstance(task.max_leases, int):
-        raise InvalidRequestError(f"max_leases must be a whole number: {task.max_leases!r}")
+    if task.eta is not None:
+        check_instant("eta", task.eta)
+    if task.max_leases is not None:
+        limits.check_max_leases(task.max_leases)
     if type(task.priority) is not int or not 0 <= task.priority <= limits.MAX_PRIORITY:
         raise InvalidRequestError(
             f"priority must be a whole number in [0, {limits.MAX_PRIORITY}], the highest first: "
@@ -84,6 +85,22 @@ def check_types(task: NewTask) -> None:
         )
     if task.delay_seconds is not None:
         limits.check_any_delay_seconds(task.delay_seconds)
+
+
+def check_instant(what: str, at: Instant) -> None:
+    """Raise `InvalidEtaError` unless `at` is whole microseconds since 1970 that a store can keep."""
+    if not _is_within(at, 0, limits.MAX_INTEGER, whole=True):
+        raise InvalidEtaError(
+            f"{what} must be whole microseconds since 1970, in [0, {limits.MAX_INTEGER}]: {shown_value(at)}; "
+            "see `queue_core.clock`"
+        )
+
+
+def _is_within(number: object, least: float, most: float, *, whole: bool = False) -> bool:
+    """Return whether a value is a number in [`least`, `most`]."""
+    if not isinstance(number, int if whole else int | float) or isinstance(number, bool):
+        return False
+    return least <= number <= most
 
 
 def _check_limits(task: NewTask, now: Instant | None) -> bool:
@@ -95,8 +112,6 @@ def _check_limits(task: NewTask, now: Instant | None) -> bool:
         limits.check_tag(task.tag)
     if task.name is not None:
         limits.check_task_name(task.name)
-    if task.max_leases is not None and not 1 <= task.max_leases <= limits.MAX_LEASES:
-        raise InvalidSettingError(f"max_leases must be in [1, {limits.MAX_LEASES}]: {shown_value(task.max_leases)}")
     if task.delay_seconds is not None:
         limits.check_any_delay_seconds(task.delay_seconds)
         if task.eta is not None:
@@ -132,7 +147,7 @@ def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int
 
 def check_storage_limit(limit_bytes: int | None) -> None:
     """Raise `InvalidSettingError` unless a limit is None or in [0, MAX_STORAGE_BYTES]."""
-    if limit_bytes is not None and not 0 <= limit_bytes <= limits.MAX_STORAGE_BYTES:
+    if limit_bytes is not None and not _is_within(limit_bytes, 0, limits.MAX_STORAGE_BYTES, whole=True):
         raise InvalidSettingError(
             f"total_storage_limit must be in [0, {limits.MAX_STORAGE_BYTES}] bytes, or none: {shown_value(limit_bytes)}"
         )
@@ -141,8 +156,8 @@ def check_storage_limit(limit_bytes: int | None) -> None:
 def check_queue_spec(spec: QueueSpec) -> None:
     """Raise an `InvalidRequestError` unless the settings are in range and consistent."""
     limits.check_queue_name(spec.name)
-    limits.check_lease_seconds(spec.lease_seconds)
-    limits.check_lease_seconds(spec.max_lease_seconds)
+    limits.check_lease_seconds(spec.lease_seconds, what=f"{spec.name}: lease")
+    limits.check_lease_seconds(spec.max_lease_seconds, what=f"{spec.name}: max_lease")
     if spec.lease_seconds > spec.max_lease_seconds:
         raise InvalidSettingError(
             f"{spec.name}: lease must be at most max_lease: {spec.lease_seconds} s > {spec.max_lease_seconds} s"
@@ -150,24 +165,24 @@ def check_queue_spec(spec: QueueSpec) -> None:
     _check_within(spec.name, "max_leases", spec.max_leases, limits.MAX_LEASES)
     _check_within(spec.name, "lease_calls_per_second", spec.lease_calls_per_second, limits.MAX_LEASE_CALLS_PER_SECOND)
     check_choice("mode", spec.mode, ("pull", "push"))
-    if not 0 <= spec.history_keep <= limits.MAX_HISTORY_LEASES:
+    if not _is_within(spec.history_keep, 0, limits.MAX_HISTORY_LEASES, whole=True):
         raise InvalidSettingError(
             f"{spec.name}: history keep must be in [0, {limits.MAX_HISTORY_LEASES}] ended leases: "
             f"{shown_value(spec.history_keep)}"
         )
-    if not 0 <= spec.history_seconds <= limits.MAX_HISTORY_SECONDS:
+    if not _is_within(spec.history_seconds, 0, limits.MAX_HISTORY_SECONDS):
         raise InvalidSettingError(
             f"{spec.name}: history for must be in [0, {limits.MAX_HISTORY_SECONDS:.0f}] s: "
             f"{shown_value(spec.history_seconds)}"
         )
     _check_lease_limits(spec.name, "", spec.max_in_flight, spec.rate)
     _check_lease_limits(spec.name, "per_tag.", spec.per_tag.max_in_flight, spec.per_tag.rate)
-    if not limits.MAX_PAYLOAD_BYTES <= spec.max_payload_bytes <= limits.LARGEST_PAYLOAD_BYTES:
+    if not _is_within(spec.max_payload_bytes, limits.MAX_PAYLOAD_BYTES, limits.LARGEST_PAYLOAD_BYTES, whole=True):
         raise InvalidSettingError(
             f"{spec.name}: max_payload must be in [{limits.MAX_PAYLOAD_BYTES}, {limits.LARGEST_PAYLOAD_BYTES}] bytes "
-            f"(1 to 64 MiB): {spec.max_payload_bytes}; keep larger data elsewhere and add its address"
+            f"(1 to 64 MiB): {shown_value(spec.max_payload_bytes)}; keep larger data elsewhere and add its address"
         )
-    if not limits.MAX_ETA_SECONDS <= spec.max_eta_seconds <= limits.FARTHEST_ETA_SECONDS:
+    if not _is_within(spec.max_eta_seconds, limits.MAX_ETA_SECONDS, limits.FARTHEST_ETA_SECONDS):
         raise InvalidSettingError(
             f"{spec.name}: max_eta must be in [{limits.MAX_ETA_SECONDS:.0f}, {limits.FARTHEST_ETA_SECONDS:.0f}] s "
             f"(30 days to 10 years): {shown_value(spec.max_eta_seconds)}"
@@ -179,10 +194,19 @@ def check_queue_spec(spec: QueueSpec) -> None:
         )
     _check_emails(spec.name, "user_emails", spec.user_emails)
     _check_emails(spec.name, "writer_emails", spec.writer_emails)
-    if not 0 <= spec.retry_min_seconds <= spec.retry_max_seconds <= limits.MAX_ETA_SECONDS:
+    if (
+        not _is_within(spec.retry_min_seconds, 0, limits.MAX_ETA_SECONDS)
+        or not _is_within(spec.retry_max_seconds, 0, limits.MAX_ETA_SECONDS)
+        or spec.retry_min_seconds > spec.retry_max_seconds
+    ):
         raise InvalidSettingError(
             f"{spec.name}: retry must have 0 <= min <= max <= {limits.MAX_ETA_SECONDS:.0f} s: "
-            f"{spec.retry_min_seconds} s, {spec.retry_max_seconds} s"
+            f"{shown_value(spec.retry_min_seconds)} s, {shown_value(spec.retry_max_seconds)} s"
+        )
+    if not _is_within(spec.name_retention_seconds, 0, limits.FARTHEST_ETA_SECONDS):
+        raise InvalidSettingError(
+            f"{spec.name}: name_retention must be in [0, {limits.FARTHEST_ETA_SECONDS:.0f}] s (10 years): "
+            f"{shown_value(spec.name_retention_seconds)}"
         )
 
 
@@ -190,16 +214,16 @@ def _check_lease_limits(queue: str, before: str, max_in_flight: int | None, rate
     _check_within(queue, f"{before}max_in_flight", max_in_flight, limits.MAX_IN_FLIGHT)
     if rate is None:
         return
-    if not limits.MIN_RATE_PER_SECOND <= rate.per_second <= limits.MAX_RATE_PER_SECOND:
+    if not _is_within(rate.per_second, limits.MIN_RATE_PER_SECOND, limits.MAX_RATE_PER_SECOND):
         raise InvalidSettingError(
             f"{queue}: {before}rate must be from one a day to {limits.MAX_RATE_PER_SECOND:.0f} a second: "
-            f"{rate.per_second} a second"
+            f"{shown_value(rate.per_second)} a second"
         )
     _check_within(queue, f"{before}rate: burst", rate.burst, limits.MAX_BURST)
 
 
 def _check_within(queue: str, setting: str, number: int | None, most: int) -> None:
-    if number is not None and not 1 <= number <= most:
+    if number is not None and not _is_within(number, 1, most, whole=True):
         raise InvalidSettingError(f"{queue}: {setting} must be in [1, {most}]: {shown_value(number)}")
 
 

@@ -26,7 +26,7 @@ from queue_core.errors import InvalidSettingError, OutcomeUnknownError, QueueErr
 from queue_core.http_api.problem_types import error_of
 from queue_core.http_api.transport import HttpResponse, NotSentError, ResponseLostError, Transport, parse_address
 from queue_core.http_api.values import Json, body_bytes
-from queue_core.limits import check_text
+from queue_core.limits import check_text, check_timeout_seconds, is_number, shown_value
 from queue_core.process import forking
 
 LONG_BODY_BYTES = 1 << 20
@@ -103,6 +103,8 @@ def urls_of(url: str) -> list[str]:
     return list(dict.fromkeys(urls))
 
 
+MAX_TRIES = 1_000
+MAX_PAUSE_SECONDS = 3_600.0
 Repeat = Literal["safe", "once", "keyed"]
 Patience = Literal["short", "long"]
 
@@ -124,6 +126,20 @@ class Retries:
     def pause_seconds(self, attempt: int, *, draw: float) -> float:
         """Return the pause before try `attempt` + 1, with full jitter; `draw` is from [0, 1)."""
         return draw * min(self.longest_pause_seconds, self.first_pause_seconds * 2.0**attempt)
+
+
+def check_retries(retries: Retries) -> None:
+    """Raise `InvalidSettingError` unless each limit is in its range."""
+    for name in ("tries", "timeouts"):
+        number = getattr(retries, name)
+        if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= MAX_TRIES:
+            raise InvalidSettingError(f"{name} must be a whole number in [1, {MAX_TRIES}]: {shown_value(number)}")
+    for name in ("first_pause_seconds", "longest_pause_seconds"):
+        seconds = getattr(retries, name)
+        if not is_number(seconds) or not 0 <= seconds <= MAX_PAUSE_SECONDS:
+            raise InvalidSettingError(
+                f"{name} must be a number in [0, {MAX_PAUSE_SECONDS:.0f}] s: {shown_value(seconds)}"
+            )
 
 
 @dataclass(slots=True)
@@ -155,11 +171,15 @@ class HttpCaller:
         jitter: Callable[[], float] = random_source.random,
         clock: Clock | None = None,
     ) -> None:
-        """Args:
-        url: of a server, or of several joined by commas.
-        timeout_seconds: how long a response may take, besides `wait_seconds`.
-        headers: sent with each request.
+        """Raises `InvalidSettingError` for a number out of range.
+
+        Args:
+            url: of a server, or of several joined by commas.
+            timeout_seconds: how long a response may take, besides `wait_seconds`.
+            headers: sent with each request.
         """
+        check_timeout_seconds(timeout_seconds)
+        check_retries(retries)
         self.url = url
         self._servers = Servers(url, token=token, headers=headers)
         self._retries = retries

@@ -14,7 +14,15 @@ from pydantic_core import PydanticSerializationError, to_json
 from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
 from queue_core.attempts.attempt import Attempt, Failure, check_failure
 from queue_core.clock import Instant
-from queue_core.limits import check_checkpoint, check_headers, check_text
+from queue_core.limits import (
+    check_ahead_seconds,
+    check_checkpoint,
+    check_cursor,
+    check_headers,
+    check_lease_seconds,
+    check_progress,
+    check_text,
+)
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -26,7 +34,7 @@ from queue_core.stats import (
     WorkerActivity,
 )
 from queue_core.task import NEWER_SETTINGS, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.validation import check_filter, check_types
+from queue_core.validation import check_filter, check_queue_spec, check_types
 from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewal, Renewed, Storage
 
 Json: TypeAlias = dict[str, object]
@@ -113,7 +121,7 @@ def tags_json(tags: TagFilter) -> Json:
 
 
 def new_task_json(task: NewTask) -> Json:
-    """Return a new task as JSON, without unset fields. Raises `InvalidRequestError` for a value of the wrong type."""
+    """Return a new task as JSON, without unset fields. Raises `InvalidRequestError` for a value that no queue takes."""
     check_types(task)
     json: Json = {"payload": b2a_base64(task.payload, newline=False).decode("ascii")}
     if task.name is not None:
@@ -167,9 +175,15 @@ def _bytes_or_none(text: object) -> bytes | None:
 
 def renewals_json(renewals: Sequence[Renewal], seconds: float | None) -> Json:
     """Return the body of a renew: bare tokens where nothing is reported, in the form that older servers know too."""
+    if seconds is not None:
+        check_lease_seconds(seconds)
     if all(one.progress is None and one.checkpoint is None and one.seconds == seconds for one in renewals):
         return {"tokens": [one.token for one in renewals], "seconds": seconds}
     for one in renewals:
+        if one.seconds is not None:
+            check_lease_seconds(one.seconds)
+        if one.progress is not None:
+            check_progress(one.progress.fraction, one.progress.text)
         if one.checkpoint is not None:
             check_checkpoint(one.checkpoint)
     return {"renewals": [_renewal_json(one) for one in renewals]}
@@ -232,7 +246,9 @@ def tag_stats_of(json: object) -> list[TagStats]:
 
 
 def query_json(query: ObservationQuery) -> Json:
-    """Return the parameters of an observation as JSON."""
+    """Return the parameters of an observation as JSON. Raises `InvalidRequestError` for a number out of range."""
+    check_cursor(query.after)
+    check_ahead_seconds(query.ahead_seconds)
     return {
         "queue": query.queue,
         **tags_json(query.tags),
@@ -290,8 +306,10 @@ def _tag_limits_of(json: object) -> TagLimits:
 def settings_json(spec: QueueSpec) -> Json:
     """Return a queue's settings without its name and state: the body of a PUT.
 
-    Those of its history and its limits are left out at their defaults, as older servers refuse them.
+    Those of its history and its limits are left out at their defaults, as older servers refuse them. Raises
+    `InvalidRequestError` for a setting out of range.
     """
+    check_queue_spec(spec)
     settings = queue_json(spec)
     for name in ("name", "paused", "moved_to"):
         del settings[name]

@@ -6,6 +6,7 @@ from typing import Any, TypeVar, cast
 from queue_core.http_api.caller import HttpCaller, quoted
 from queue_core.http_api.values import Json
 from queue_core.schedules.book import ScheduleChanges, schedule_json
+from queue_core.schedules.check import check_schedule
 from queue_core.schedules.report import (
     AddedTick,
     ComingTick,
@@ -32,7 +33,7 @@ class HttpSchedules:
 
     def declare(self, schedules: Sequence[Schedule], *, keep: Collection[str] = ()) -> ScheduleChanges:
         """See `Schedules.declare`."""
-        body: Json = {"schedules": [schedule_json(one) for one in schedules], "keep": sorted(keep)}
+        body: Json = {"schedules": [schedule_json(check_schedule(one)) for one in schedules], "keep": sorted(keep)}
         answer = self._caller.call("PUT", "/v1/schedules", body, repeat="keyed")
         return ScheduleChanges(**{kind: tuple(cast("list[str]", names)) for kind, names in answer.items()})
 

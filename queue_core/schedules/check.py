@@ -3,7 +3,7 @@
 import re
 
 from queue_core.errors import InvalidRequestError, QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, check_headers, check_queue_name, check_tag
+from queue_core.limits import MAX_PAYLOAD_BYTES, check_headers, check_max_leases, check_queue_name, check_tag
 from queue_core.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from queue_core.schedules.times import check_cron, check_every, check_zone
 
@@ -52,6 +52,8 @@ def check_schedule(schedule: Schedule) -> Schedule:
         check_rhythm(schedule.cron, schedule.every)
         check_zone(schedule.timezone)
         check_payload_size(schedule.payload)
+        if schedule.max_leases is not None:
+            check_max_leases(schedule.max_leases)
         if schedule.tag is not None:
             check_tag(schedule.tag)
         if schedule.headers is not None:

@@ -13,6 +13,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from cronsim import CronSim, CronSimError
 
 from queue_core.clock import MICROSECONDS, Instant
+from queue_core.limits import is_number, shown_value
 
 CRON_FIELDS = "minute, hour, day of the month, month, day of the week, such as 0 3 * * *"
 MAX_EVERY_SECONDS = 366 * 86_400
@@ -36,8 +37,9 @@ def check_cron(text: str) -> str:
 
 def check_every(seconds: float) -> float:
     """Return a time between ticks. Raises `ValueError` unless it is whole seconds, from 1 s to 366 days."""
-    if not 1 <= seconds <= MAX_EVERY_SECONDS or seconds != int(seconds):
-        raise ValueError(f"{seconds:g} s: must be whole seconds, from 1s to 366d")
+    if not is_number(seconds) or not 1 <= seconds <= MAX_EVERY_SECONDS or seconds != int(seconds):
+        shown = f"{seconds:g}" if isinstance(seconds, float) else shown_value(seconds)
+        raise ValueError(f"{shown} s: must be whole seconds, from 1s to 366d")
     return seconds
 
 

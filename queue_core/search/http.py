@@ -3,13 +3,24 @@
 from dataclasses import fields
 from typing import cast
 
-from queue_core.criteria import Action, ChangeTo, MatchedBatch, Search, SearchPage
+from queue_core.criteria import (
+    Action,
+    ChangeTo,
+    MatchedBatch,
+    Search,
+    SearchPage,
+    check_action,
+    check_scan,
+    check_search,
+)
 from queue_core.http_api import values
 from queue_core.http_api.values import Json
 
 
 def search_json(wanted: Search, *, after: int, scan: int) -> Json:
-    """Return a search as the body of a request."""
+    """Return a search as the body of a request. Raises `InvalidRequestError` for one that is none."""
+    check_search(wanted)
+    check_scan(scan, after=after)
     return {
         **values.tags_json(wanted.tags),
         "states": [values.STATE_NAMES[state] for state in sorted(wanted.states)],
@@ -28,6 +39,7 @@ def search_json(wanted: Search, *, after: int, scan: int) -> Json:
 
 def change_json(action: Action, wanted: Search, *, dry_run: bool, after: int, scan: int, to: ChangeTo) -> Json:
     """Return a step of a change as the body of a request."""
+    check_action(action, to)
     plain = {**search_json(wanted, after=after, scan=scan), "dry_run": dry_run}
     values_of: dict[Action, Json] = {"postpone": {"eta": to.eta}, "retag": {"new_tag": to.tag}}
     return plain | values_of.get(action, {})

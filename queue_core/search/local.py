@@ -2,9 +2,9 @@
 
 from queue_core.attempts.failures import this_program
 from queue_core.calls.pieces import run_pieces
-from queue_core.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage
+from queue_core.criteria import Action, ChangeTo, MatchedBatch, Scan, Search, SearchPage, check_action
 from queue_core.limits import MAX_PEEK_TASKS
-from queue_core.search.verbs import Total, change_pieces, check_action, plan_of, read_page, total_of
+from queue_core.search.verbs import Total, change_pieces, plan_of, read_page, total_of
 from queue_core.service import QueueService
 
 

@@ -8,8 +8,6 @@ from pydantic_core import from_json, to_json
 from queue_core.calls.pieces import Piece, RunPiece, keep_first, session_of
 from queue_core.clock import Instant
 from queue_core.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
-from queue_core.errors import InvalidRequestError
-from queue_core.limits import check_tag
 from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit_of_work import UnitOfWork
@@ -102,16 +100,6 @@ def total_of(work: UnitOfWork, queue: str, search: Search) -> Total:
         TaskState.HELD: stats.held,
     }
     return Total(sum(counts.get(state, 0) for state in search.states), work.now)
-
-
-def check_action(action: Action, to: ChangeTo) -> None:
-    """Raise `InvalidRequestError` for a postponement without an eta, or a value of anything else, or no tag."""
-    if (action == "postpone") != (to.eta is not None):
-        raise InvalidRequestError("eta: a postponement has one, and nothing else has")
-    if to.tag is not None and action != "retag":
-        raise InvalidRequestError("tag: only a retag has one")
-    if to.tag is not None:
-        check_tag(to.tag)
 
 
 def _change_chunk(
