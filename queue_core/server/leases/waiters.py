@@ -17,6 +17,14 @@ MAX_CALLERS_REMEMBERED = 20_000
 MAX_PRESENT_WORKERS = 20_000
 """Workers remembered at most; the one that was silent for longest is forgotten first."""
 
+MAX_PRESENT_BYTES = 32 << 20
+"""What the names and tags of all remembered workers may take, with their overhead."""
+MAX_TAG_BYTES_OF_WORKER = 8 << 10
+"""Of one worker; of more tags than these hold it is known that it leases any."""
+_WORKER_BYTES = 600
+_TAG_BYTES = 100
+"""What an entry takes beside its text."""
+
 MAX_RECENT_WORKERS = 2_000
 """Of those, the latest that are listed at a time, at most."""
 
@@ -189,7 +197,8 @@ class WorkerPresence:
     waits: bool = False
     hung_up: bool = False
     tags: ServedTags | None = None
-    selection: TagFilter | None = None
+    selection: int | None = None
+    counted_bytes: int = 0
 
     def describe(self, *, now: float) -> WorkerActivity:
         """Return what clients are shown of it."""
@@ -198,9 +207,20 @@ class WorkerPresence:
 
     def called_for(self, selection: TagFilter) -> None:
         """Record that a call leases something else than the one before."""
-        self.selection = selection
         known = () if self.tags is None else (self.tags,)
-        self.tags = merged_tags((*known, tags_served_by(selection)))
+        found = merged_tags((*known, tags_served_by(selection)))
+        self.tags = () if found and _size_of(found) > MAX_TAG_BYTES_OF_WORKER else found
+
+    def count_bytes(self) -> int:
+        """Return how many bytes more than before it takes."""
+        before = self.counted_bytes
+        texts = len(self.worker.encode()) + len(self.queue)
+        self.counted_bytes = _WORKER_BYTES + texts + _size_of(self.tags or ())
+        return self.counted_bytes - before
+
+
+def _size_of(tags: ServedTags) -> int:
+    return sum(_TAG_BYTES + len((tag or "").encode()) for tag in tags)
 
 
 class Presence:
@@ -208,6 +228,7 @@ class Presence:
 
     def __init__(self) -> None:
         self._workers: dict[tuple[str, str], WorkerPresence] = {}
+        self._bytes = 0
 
     def call_began(self, queue: str, worker: str, tags: TagFilter, *, waits: bool, now: float) -> None:
         """Record a call that came; a call without a worker name is ignored."""
@@ -217,16 +238,19 @@ class Presence:
         found = self._workers.pop(key, None)
         if found is None:
             found = WorkerPresence(worker, queue, now)
-            if len(self._workers) >= MAX_PRESENT_WORKERS:
-                del self._workers[next(iter(self._workers))]
+            self._bytes += found.count_bytes()
         self._workers[key] = found
         found.at = now
         found.calls += 1
         found.waits = found.waits or waits
         found.hung_up = False
-        known = found.selection
-        if known is None or tags.kind != known.kind or tags.tags != known.tags:
+        selection = hash(tags)
+        if selection != found.selection:
+            found.selection = selection
             found.called_for(tags)
+            self._bytes += found.count_bytes()
+        while len(self._workers) > MAX_PRESENT_WORKERS or self._bytes > MAX_PRESENT_BYTES:
+            self._bytes -= self._workers.pop(next(iter(self._workers))).counted_bytes
 
     def call_ended(self, queue: str, worker: str, *, now: float, hung_up: bool = False) -> None:
         """Record that a call was answered, or that its caller hung up."""

@@ -40,6 +40,11 @@ from queue_core.verbs import (
 
 MAX_SESSIONS = 20_000
 """Client sessions whose last answer is kept."""
+MAX_ANSWER_BYTES = 64 << 20
+"""Bytes of all those answers, with their overhead; the oldest are forgotten first."""
+ANSWER_OVERHEAD_BYTES = 300
+MAX_SEEN_WORKERS = 100_000
+"""Workers whose first lease call is known; the one that was first seen longest ago is forgotten first."""
 
 
 class MemoryTransaction(ChangeVerbs[StoredTask]):
@@ -53,6 +58,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
+        self._answer_bytes = 0
         self._kept_always: dict[str, tuple[int, bytes]] = {}
 
     def bring_forward(self, *, until: Instant, now: Instant) -> None:
@@ -161,8 +167,10 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
             raise WorkerRetiredError(f"worker {worker} was retired: finish and exit")
         seconds = contents.spec.lease_seconds if requested_seconds is None else requested_seconds
         check_lease_time(contents.spec, seconds)
-        if worker:
-            self._seen.setdefault(worker, now)
+        if worker and worker not in self._seen:
+            self._seen[worker] = now
+            if len(self._seen) > MAX_SEEN_WORKERS:
+                del self._seen[next(iter(self._seen))]
         return seconds
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
@@ -404,10 +412,16 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         last = self.last_answer(session)
         if last is not None and last[0] >= number:
             raise StoreUnavailableError(f"call {number} of session {session!r} came late: {last[0]} was answered")
-        self._answers.pop(session, None)
+        self._forget_answer(session)
         if kept == "always":
             self._kept_always[session] = (number, answer)
             return
         self._answers[session] = (number, answer)
-        if len(self._answers) > MAX_SESSIONS:
-            del self._answers[next(iter(self._answers))]
+        self._answer_bytes += len(answer) + ANSWER_OVERHEAD_BYTES
+        while len(self._answers) > MAX_SESSIONS or self._answer_bytes > MAX_ANSWER_BYTES:
+            self._forget_answer(next(iter(self._answers)))
+
+    def _forget_answer(self, session: str) -> None:
+        forgotten = self._answers.pop(session, None)
+        if forgotten is not None:
+            self._answer_bytes -= len(forgotten[1]) + ANSWER_OVERHEAD_BYTES

@@ -18,8 +18,8 @@ from queue_core.verbs import ClientCall
 MAX_SESSIONS = 20_000
 """Client sessions whose last call one process remembers."""
 KEPT_ROWS = 100_000
-"""Transactions whose answers are kept: ten seconds' worth under full load. A later repeat is refused, with
-`OutcomeUnknownError`."""
+"""Transactions whose answers are kept: ten seconds' worth under full load, or fewer where these have very many bytes
+(`session.MAX_ANSWER_BYTES`). A later repeat is refused, with `OutcomeUnknownError`."""
 TRIM_EVERY = 512
 
 _TRIM = "DELETE FROM answers WHERE id <= (SELECT max(id) FROM answers) - ?"
@@ -41,7 +41,7 @@ def answer_of(session: SqliteSession, call: ClientCall, *, now: Instant) -> byte
         return call.answer_in((found[0], found[1].encode()))
     if _is_forgotten(session.connection, since=after(now, -call.age_seconds)):
         raise OutcomeUnknownError(
-            f"more than {KEPT_ROWS} changes were made since this call was first sent ({call.age_seconds} s ago): "
+            f"very many changes were made since this call was first sent ({call.age_seconds} s ago): "
             "it is no longer known whether it took effect; check before repeating it"
         )
     return None

@@ -6,6 +6,7 @@ data version shows; the rest until the catalog's revision, in row 0 of `counts`,
 
 import contextlib
 import json
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,6 +27,10 @@ from queue_core.validation import check_not_moved
 MAX_CACHED_TAGS = 50_000
 MAX_CACHED_WORKERS = 10_000
 MAX_IDLE_READERS = 4
+MAX_ANSWER_BYTES = 256 << 20
+"""Bytes of kept answers that one process leaves in a store; the oldest are deleted first."""
+ANSWER_BYTES_PER_MARK = 1 << 20
+"""How many of them are deleted at a time."""
 TAG_IDLE_MICROSECONDS = 86_400 * 1_000_000
 TAGS_EXAMINED_PER_NEW_TAG = 8
 
@@ -87,10 +92,14 @@ class CatalogCache:
         self.workers: set[str] = set()  # those that have leased before and are not retired
         self.examined = 0
         self.examined_session = ""
+        self.examined_worker = ""
+        self.known_workers: int | None = None  # about how many rows `workers` has; None: they were not counted yet
         self.calls: dict[str, int] = {}  # the number of the last answered call, by client session
         self.answers_read = 0  # the last row of `answers` that `calls` covers
         self.answers_are_read = False  # whether `calls` covers all of them
         self.kept_answers = 0
+        self.answer_bytes = 0  # of answers since the last of `answer_marks`
+        self.answer_marks: deque[int] = deque()  # the last row of `answers` after each `ANSWER_BYTES_PER_MARK`
 
     def forget(self) -> None:
         """Empty the cache: after a rollback, or when the catalog has changed."""
@@ -332,7 +341,7 @@ class SqliteSession:
         """Write samples, answers and counters, right before the commit."""
         self.write_samples()
         if self.answers:
-            self.cursor.execute(_KEEP_ANSWERS, (self.now, "\n".join(["", *self.answers.values(), ""])))
+            self._keep_answers("\n".join(["", *self.answers.values(), ""]))
         catalog, last_id = self.catalog, self.next_id - 1
         if last_id != catalog.counted_id and not self.staged_rows:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
@@ -341,6 +350,18 @@ class SqliteSession:
         self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
+
+    def _keep_answers(self, kept: str) -> None:
+        """Store the answers of this transaction, and delete the oldest where there are too many bytes of them."""
+        self.cursor.execute(_KEEP_ANSWERS, (self.now, kept))
+        catalog = self.catalog
+        catalog.answer_bytes += len(kept)
+        if catalog.answer_bytes < ANSWER_BYTES_PER_MARK:
+            return
+        catalog.answer_bytes = 0
+        catalog.answer_marks.append(self.cursor.execute("SELECT max(id) FROM answers").fetchall()[0][0])
+        if len(catalog.answer_marks) > MAX_ANSWER_BYTES // ANSWER_BYTES_PER_MARK:
+            self.cursor.execute("DELETE FROM answers WHERE id <= ?", (catalog.answer_marks.popleft(),))
 
     def committed(self, *, data_version: int) -> None:
         """Mark the cached catalog as valid for the next transaction; `data_version` is SQLite's, after the commit."""

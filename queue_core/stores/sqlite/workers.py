@@ -10,6 +10,8 @@ from queue_core.verbs import Busy
 
 RETIRED_KEPT_MICROSECONDS = 30 * 86_400 * 1_000_000
 FORGOTTEN_PER_NEW_WORKER = 4
+MAX_SEEN_WORKERS = 100_000
+"""Workers that are known, about: of more, for each new one others are forgotten that are not retired."""
 _HOLDING = (
     "SELECT name FROM queues WHERE moved_to = '' AND EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_leased"
     " WHERE queue = queues.id AND state = 2 AND eta > ? AND worker = ?) ORDER BY id"
@@ -40,6 +42,33 @@ def remember_worker(session: SqliteSession, worker: str, *, now: Instant) -> Non
         "DELETE FROM workers WHERE worker IN (SELECT worker FROM workers WHERE retired_at < ? LIMIT ?)",
         (now - RETIRED_KEPT_MICROSECONDS, FORGOTTEN_PER_NEW_WORKER),
     )
+    _forget_seen(session, now=now)
+
+
+def _forget_seen(session: SqliteSession, *, now: Instant) -> None:
+    """Examine the next few workers, in a cycle over all; forget those first seen long ago, or any where there are too
+    many. One that goes on is seen anew."""
+    catalog = session.catalog
+    if catalog.known_workers is None:
+        ((catalog.known_workers,),) = session.connection.execute("SELECT count(*) FROM workers").fetchall()
+    else:
+        catalog.known_workers += 1
+    are_too_many = catalog.known_workers > MAX_SEEN_WORKERS
+    examined = session.connection.execute(
+        "SELECT worker, seen_at, retired_at FROM workers WHERE worker > ? ORDER BY worker LIMIT ?",
+        (catalog.examined_worker, FORGOTTEN_PER_NEW_WORKER),
+    ).fetchall()
+    catalog.examined_worker = examined[-1][0] if len(examined) == FORGOTTEN_PER_NEW_WORKER else ""
+    old = now - RETIRED_KEPT_MICROSECONDS
+    forgotten = [
+        (worker,)
+        for worker, seen_at, retired_at in examined
+        if retired_at is None and seen_at != now and (are_too_many or seen_at < old)
+    ]
+    if forgotten:
+        session.connection.executemany("DELETE FROM workers WHERE worker = ?", forgotten)
+        catalog.known_workers -= len(forgotten)
+        catalog.workers.difference_update(worker for (worker,) in forgotten)
 
 
 def seen(session: SqliteSession, workers: Sequence[str]) -> dict[str, Instant]:

@@ -6,9 +6,9 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.server.leases.waiters import MAX_PRESENT_WORKERS, Presence
+from queue_core.server.leases.waiters import MAX_PRESENT_BYTES, MAX_PRESENT_WORKERS, MAX_TAG_BYTES_OF_WORKER, Presence
 from queue_core.stats import WorkerActivity
-from queue_core.task import ANY
+from queue_core.task import ANY, TagFilter
 from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
@@ -115,3 +115,27 @@ def test_an_observation_tells_when_each_worker_asked_last() -> None:
             queues.close()
     assert heard is not None
     assert [(one.worker, one.waits, one.hung_up) for one in heard] == [("resize-1", False, False)]
+
+
+def test_what_is_remembered_of_workers_is_bounded_in_bytes() -> None:
+    presence = Presence()
+    tags = TagFilter.of(*[f"{number:070}" for number in range(40)])
+    size = sum(len(tag) for tag in tags.tags)
+    assert size < MAX_TAG_BYTES_OF_WORKER
+    for number in range(MAX_PRESENT_WORKERS):
+        presence.call_began(QUEUE, f"w-{number}", tags, waits=False, now=float(number))
+    known = list(presence.with_prefix(QUEUE, "w-"))
+    assert known[-1].worker == f"w-{MAX_PRESENT_WORKERS - 1}"  # those that called last
+    assert 0.99 * MAX_PRESENT_BYTES < sum(one.counted_bytes for one in known) <= MAX_PRESENT_BYTES
+    assert all(one.counted_bytes > size for one in known)
+
+
+def test_of_a_worker_with_very_long_tags_it_is_known_that_it_leases_any() -> None:
+    presence = Presence()
+    presence.call_began(QUEUE, "w", TagFilter.of(*[f"{number:0500}" for number in range(100)]), waits=False, now=1.0)
+    (known,) = presence.with_prefix(QUEUE, "w")
+    assert known.tags == ()
+    presence.call_began(QUEUE, "v", TagFilter.of("a", "b"), waits=False, now=1.0)
+    presence.call_began(QUEUE, "v", TagFilter.of("b", "c"), waits=False, now=2.0)
+    (known,) = presence.with_prefix(QUEUE, "v")
+    assert known.tags == ("a", "b", "c")
