@@ -12,7 +12,6 @@ import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import inf
 from typing import Protocol
 
 from queue_core.clock import Instant
@@ -22,7 +21,7 @@ from queue_core.server.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.late_leases import renew_late
 from queue_core.server.leases.waiters import CallerActivity, Presence
-from queue_core.service import MAX_LATE_GRANTS, STALL_SECONDS, Operation, QueueService
+from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
 from queue_core.task import Lease, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -148,8 +147,6 @@ class LeaseCall:
     _late_grants: int = field(default=0, init=False)
     active_at: float = field(default=0.0, init=False)
     """When its caller last worked, as of the time when it began to wait."""
-    _granted_after: float = field(default=-inf, init=False)
-    """The monotonic time before which it was granted nothing; a repeat may get leases of its first try."""
     changes_seen: int = field(default=0, init=False)
     """`WaitingRoom.changes` before it last leased."""
     _has_deleted: bool = field(default=False, init=False)
@@ -168,8 +165,6 @@ class LeaseCall:
         self._context = context
         self._is_open = self.client_call is not None and self.client_call.is_repeat
         now = context.service.clock.monotonic()
-        if not self._is_open:
-            self._granted_after = now
         context.presence.call_began(self.queue, self.worker, self.tags, waits=self.wait_seconds > 0, now=now)
         superseded = context.sessions.begin(self)
         if superseded is not None and context.waiting.leave(superseded):
@@ -302,7 +297,7 @@ class LeaseCall:
         """Answer with leases that have their whole time ahead since then (None: since their grant)."""
         context, leases = self._context, answer.granted.leases
         now = context.service.clock.monotonic()
-        if now - self._granted_after < STALL_SECONDS or not context.service.is_late(leases, since=since):
+        if not context.service.is_late(leases, since=since):  # by the store's clock: this host's may have stood still
             self._end(answer, now=now)
             context.activity.record(self.caller, now=now)
             return
