@@ -5,7 +5,9 @@ from dataclasses import dataclass, field
 
 from structlog.typing import EventDict
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.capacity.allocation import HostCapacity
+from orchestrator.capacity.host import HostMeter
+from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.state.directory import StateDir
@@ -13,6 +15,13 @@ from orchestrator.supervisor.conditions import ConditionsTracker
 from orchestrator.supervisor.reconciler import Reconciler
 from tests.support.fleet.fakes import FakeRuntime, FakeSource
 from tests.support.fleet.fleet_builders import a_pool
+
+
+class QuietHost(HostMeter):
+    """A large host that nothing else uses, so that no decision depends on the machine on which a test runs."""
+
+    def measure(self, *, now: Monotonic) -> HostCapacity:
+        return HostCapacity(64e9, 60e9, 64.0, 64.0)
 
 
 @dataclass
@@ -40,7 +49,7 @@ class ReconcilerStage:
             launch=Launch("memory:", str(self.files.path), "lock", 60.0),
             identify=self._identify,
             may_act=lambda: self.leads,
-            conditions=conditions,
+            conditions=conditions or ConditionsTracker(self.files, clock=self.clock, host=QuietHost()),
         )
 
     def _identify(self, pool: str) -> str:
