@@ -30,6 +30,10 @@ NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
 READY_OR_HELD = frozenset({TaskState.READY, TaskState.HELD})
+RELEASED_AT_ONCE = 1000
+"""Leases of a dead worker that are released at a time: PostgreSQL ends a connection that is idle in a transaction for
+5 s."""
+MAX_LEASES_OF_WORKER = 1_000_000
 MAX_TRIES = 20
 """How often a change is tried again whose tasks were changed by others between `hold` and `change`."""
 
@@ -67,9 +71,10 @@ class InStates:
 
 @dataclass(frozen=True, slots=True)
 class LeasedBy:
-    """The tasks under a live lease of a worker, by their ids."""
+    """The first `limit` tasks under a live lease of a worker, by their ids."""
 
     worker: str
+    limit: int
 
 
 Selector: TypeAlias = Named | InStates | LeasedBy
@@ -267,12 +272,16 @@ class ChangeVerbs(Generic[RecordT]):
             return semantics.release(task, spec, delay_seconds=None, now=now, failure=failure)
 
         released: list[FinishedLease] = []
+        most = MAX_LEASES_OF_WORKER if self.keeps_answers else RELEASED_AT_ONCE
         for queue in self.fence_worker(worker, now=now):
-            try:
-                changed = self._apply(queue, LeasedBy(worker), release, now=now)
-            except (UnknownQueueError, QueueMovedError):
-                continue  # since it was listed
-            released += [each.finished for each in changed]
+            is_over = False
+            while not is_over:
+                try:
+                    changed = self._apply(queue, LeasedBy(worker, most), release, now=now)
+                except (UnknownQueueError, QueueMovedError):
+                    break  # since it was listed
+                released += [each.finished for each in changed]
+                is_over = len(changed) < most
         return released
 
 

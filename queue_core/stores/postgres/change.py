@@ -67,7 +67,7 @@ def hold(session: PostgresSession, name: str, selector: Selector, *, now: Instan
             states, tags = [int(state) for state in selector.states if state is not TaskState.HELD], selector.tags
             limit, depth = selector.limit, selector.depth
         case LeasedBy():
-            worker = selector.worker
+            worker, limit = selector.worker, selector.limit
     wanted = None if tags is None else tag_values(tags)
     spec, rows = queues.find_with(session, name, _HOLD[depth], name, now, names, states, wanted, worker, limit, settles)
     check_not_moved(spec)

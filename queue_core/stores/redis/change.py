@@ -47,7 +47,7 @@ def hold(calls: Calls, queue: str, selector: Selector, *, now: Instant) -> HeldT
         case Named():
             settles, depth, cells = selector.settles, selector.depth, ("n", *selector.names)
         case LeasedBy():
-            cells = ("w", selector.worker)
+            limit, cells = selector.limit, ("w", selector.worker)
         case InStates():
             kind, tags = pack_filter(selector.tags)
             states = bytes(_NUMBER_OF_STATE[state] for state in selector.states)

@@ -18,7 +18,7 @@ from queue_core.task import StoredTask, TaskState
 
 _LIVE_LEASES = (
     f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608
-    " AND worker = ? ORDER BY id"
+    " AND worker = ? ORDER BY id LIMIT ?"
 )
 _SET_TAG = "UPDATE tasks SET tag = ? WHERE id = ?"
 _TAKEN = (
@@ -39,7 +39,7 @@ def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant)
         named = {given: row for given in selector.names if (row := find(session, queue, given)) is not None}
         names, rows = list(named), list(named.values())
     elif isinstance(selector, LeasedBy):
-        rows = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker)).fetchall()
+        rows = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker, selector.limit)).fetchall()
     else:
         rows = _in_states(session, queue, selector)
     read = _whole if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of

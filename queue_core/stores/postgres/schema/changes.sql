@@ -87,7 +87,8 @@ BEGIN
         END LOOP;
     ELSIF holder IS NOT NULL THEN
         RETURN QUERY SELECT * FROM towline.tasks AS t
-            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = holder ORDER BY t.id FOR UPDATE;
+            WHERE t.queue = q.id AND t.state = 2 AND t.eta > now AND t.worker = holder ORDER BY t.id LIMIT most
+            FOR UPDATE;
     ELSE
         FOREACH of_state IN ARRAY states LOOP
             RETURN QUERY SELECT * FROM towline.some_tasks(q.id, of_state, tags, most);

@@ -85,7 +85,7 @@ local function selected(queue, args, settles, limit)
   if args[4] == BY_WORKER then
     local found = {}
     for _, task in ipairs(leasing.leased_by(queue, args[5])) do
-      if task.eta > queue.now then found[#found + 1] = task end
+      if task.eta > queue.now and #found < limit then found[#found + 1] = task end
     end
     return found
   elseif args[4] ~= BY_NAME then

@@ -224,3 +224,13 @@ def test_an_instant_is_kept_to_the_microsecond(store: Store) -> None:
     add(store, NewTask(eta=eta))
     (held,) = lease(store, now=at(2))
     assert (held.ready_at, held.added_at, held.leased_at, held.expires_at) == (eta, START, at(2), at(62))
+
+
+def test_all_leases_of_a_dead_worker_are_released_however_many_they_are(store: Store) -> None:
+    for _ in range(2):
+        add(store, *[NewTask()] * 700)
+        lease(store, 700, seconds=60, worker="dead")
+    with store.begin() as transaction:
+        released = transaction.release_worker("dead", now=at(1))
+    assert len({each.name for each in released}) == len(released) == 1400
+    assert (stats(store, now=at(1)).ready, stats(store, now=at(1)).in_flight) == (1400, 0)
