@@ -56,8 +56,24 @@ class ProbedServer:
 
     def pause(self) -> Pause:
         """Ask the probe; the loop's next tick is waited for, so that a pause that still goes on counts."""
+        return self._told(b"?")
+
+    def held(self) -> Pause:
+        """Ask the probe for the memory that the program holds, without what malloc keeps for later."""
+        return self._told(b"t")
+
+    def settled_bytes(self) -> int:
+        """Return the memory that the program holds once it has stopped falling."""
+        found = self.held().resident_bytes
+        for _ in range(20):
+            self.ask("GET", "/livez")
+            time.sleep(0.1)
+            found = min(found, self.held().resident_bytes)
+        return found
+
+    def _told(self, asked: bytes) -> Pause:
         time.sleep(0.005)
-        os.write(self.asked, b"?")
+        os.write(self.asked, asked)
         data = b""
         while not data.endswith(b"\n"):
             data += os.read(self.told, 65_536)
