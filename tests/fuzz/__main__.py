@@ -45,7 +45,7 @@ def show_stalls(seconds: float, seed: int) -> int:
         report = stalls(server, seconds=seconds, seed=seed)
     grown = (report.after_bytes - report.before_bytes) / (1 << 20)
     lines = [line(one) for one in report.longest()]
-    told = f"{len(report.outcomes):,} requests; memory held {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
+    told = f"{len(report.outcomes):,} requests; memory used {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
     told += f"; resident {report.resident_bytes >> 20} MiB"
     sys.stdout.write("\n".join([*lines, told, ""]))
     failures = report.failures()

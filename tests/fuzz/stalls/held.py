@@ -25,7 +25,7 @@ class Held:
     Args:
         done: what came of it, in words.
         grown_bytes: resident memory while they are there, beyond that of before.
-        left_bytes: memory that the program holds when they are gone, beyond that of before.
+        left_bytes: memory that the program uses when they are gone, beyond that of before.
         is_admin_answered: an admin was answered meanwhile.
     """
 
@@ -39,9 +39,9 @@ class Held:
 def figures(server: ProbedServer) -> Iterator[Held]:
     """Yield the figures of each kind of caller, one after the other."""
     for kind, hold in KINDS.items():
-        before = server.settled_bytes()
+        before, resident = server.settled_bytes(), server.pause().resident_bytes
         with hold(server) as done:
-            grown = server.pause().resident_bytes - before
+            grown = server.pause().resident_bytes - resident
             is_answered = server.ask("GET", "/v1/stats", headers=_headers("admin"))[0] == 200
         yield Held(kind, done, grown, server.settled_bytes() - before, is_answered)
 

@@ -53,7 +53,7 @@ class Report:
     """What came of all requests.
 
     Args:
-        before_bytes, after_bytes: held by the program after one pass through all doors, and at the end.
+        before_bytes, after_bytes: used by the program after one pass through all doors, and at the end.
         resident_bytes: at the end, with what malloc keeps for later, which is as much as the largest bodies took.
     """
 

@@ -36,11 +36,16 @@ STREAM_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The longest pause since the question before, where the loop was then, and the memory of the process."""
+    """The longest pause since the question before, where the loop was then, and the memory of the process.
+
+    Args:
+        used_bytes: without what malloc keeps for later, which is as much as the largest bodies took.
+    """
 
     seconds: float
     where: str
     resident_bytes: int
+    used_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,30 +61,23 @@ class ProbedServer:
 
     def pause(self) -> Pause:
         """Ask the probe; the loop's next tick is waited for, so that a pause that still goes on counts."""
-        return self._told(b"?")
-
-    def held(self) -> Pause:
-        """Ask the probe for the memory that the program holds, without what malloc keeps for later."""
-        return self._told(b"t")
-
-    def settled_bytes(self) -> int:
-        """Return the memory that the program holds once it has stopped falling."""
-        found = self.held().resident_bytes
-        for _ in range(20):
-            self.ask("GET", "/livez")
-            time.sleep(0.1)
-            found = min(found, self.held().resident_bytes)
-        return found
-
-    def _told(self, asked: bytes) -> Pause:
         time.sleep(0.005)
-        os.write(self.asked, asked)
+        os.write(self.asked, b"?")
         data = b""
         while not data.endswith(b"\n"):
             data += os.read(self.told, 65_536)
         found = json.loads(data)
         resident = psutil.Process(self.process.pid).memory_info().rss
-        return Pause(found["pause_seconds"], found["where"], resident)
+        return Pause(found["pause_seconds"], found["where"], resident, found["used_bytes"])
+
+    def settled_bytes(self) -> int:
+        """Return the memory that the program uses once it has stopped falling."""
+        found = self.pause().used_bytes
+        for _ in range(20):
+            self.ask("GET", "/livez")
+            time.sleep(0.1)
+            found = min(found, self.pause().used_bytes)
+        return found
 
     def ask(
         self,
