@@ -1,7 +1,6 @@
 """`python3 -m tests.fuzz --for 10m`: a line a reader, and what any of them stumbled over; 1 if one did.
 
 With `--stalls`: a line a door and role, with the longest pause of a server's loop; 1 if one is over 50 ms.
-With `--held`: a line a kind of hostile caller, with the memory that it makes a server hold.
 """
 
 import argparse
@@ -10,7 +9,6 @@ import sys
 from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
-from tests.fuzz.stalls.held import figures, shown
 from tests.fuzz.stalls.run import line, stalls
 from tests.fuzz.stalls.server import a_probed_server
 
@@ -20,10 +18,7 @@ def main() -> int:
     parser.add_argument("--for", dest="seconds", type=parse_seconds, default=60.0, help="such as 60s or 10m")
     parser.add_argument("--seed", type=int, default=1, help="the first batch's; the same seed gives the same inputs")
     parser.add_argument("--stalls", action="store_true", help="hostile requests to a server, and its longest pauses")
-    parser.add_argument("--held", action="store_true", help="what hostile callers make a server hold at a time")
     arguments = parser.parse_args()
-    if arguments.held:
-        return show_held()
     if arguments.stalls:
         return show_stalls(arguments.seconds, arguments.seed)
     with readers() as found:
@@ -45,22 +40,11 @@ def show_stalls(seconds: float, seed: int) -> int:
         report = stalls(server, seconds=seconds, seed=seed)
     grown = (report.after_bytes - report.before_bytes) / (1 << 20)
     lines = [line(one) for one in report.longest()]
-    told = f"{len(report.outcomes):,} requests; memory used {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
-    told += f"; resident {report.resident_bytes >> 20} MiB"
+    told = f"{len(report.outcomes):,} requests; memory {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
     sys.stdout.write("\n".join([*lines, told, ""]))
     failures = report.failures()
     sys.stderr.write("".join(f"{one}\n" for one in failures))
     return 1 if failures else 0
-
-
-def show_held() -> int:
-    """Let hostile callers hold what they can, and show how much it is; 1 if an admin was not answered."""
-    is_fine = True
-    with a_probed_server() as server:
-        for held in figures(server):
-            sys.stdout.write(f"{shown(held)}\n")
-            is_fine = is_fine and held.is_admin_answered
-    return 0 if is_fine else 1
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@ count, and what another thread does with the interpreter's lock does.
 """
 
 import asyncio
-import ctypes
 import json
 import os
+import resource
 import sys
 import threading
 import time
@@ -18,8 +18,6 @@ from types import FrameType
 SCHEDULED = "/proc/thread-self/schedstat"
 """Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
 TICK_SECONDS = 0.002
-SHORT_OBJECT_BYTES = 80
-"""On average, of the objects for which Python does not use malloc."""
 LATE_SECONDS = 0.03
 """A tick that is so late has the stack of its loop kept."""
 
@@ -65,42 +63,12 @@ class Probe:
                     self.where = _lines(frame)
 
     def answer(self, asked: int, told: int) -> None:
-        """Tell what was found whenever a byte arrives; runs in a thread of its own.
-
-        `used_bytes` are those that the program uses, without what malloc keeps for later.
-        """
+        """Tell what was found whenever a byte arrives; runs in a thread of its own."""
         while os.read(asked, 1):
-            found = {"pause_seconds": self.pause_seconds, "where": self.where, "used_bytes": _used_bytes()}
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            found = {"pause_seconds": self.pause_seconds, "where": self.where, "peak_kib": peak}
             self.pause_seconds, self.where = 0.0, ""
             os.write(told, json.dumps(found).encode() + b"\n")
-
-
-class _Mallinfo(ctypes.Structure):
-    """What `mallinfo2` of glibc returns, of all arenas together."""
-
-    _fields_ = [
-        (name, ctypes.c_size_t)
-        for name in [
-            "arena",
-            "ordblks",
-            "smblks",
-            "hblks",
-            "hblkhd",
-            "usmblks",
-            "fsmblks",
-            "uordblks",
-            "fordblks",
-            "keepcost",
-        ]
-    ]
-
-
-def _used_bytes() -> int:
-    """Return the bytes that C libraries and long objects use, and about those of Python's short objects."""
-    mallinfo = ctypes.CDLL(None).mallinfo2
-    mallinfo.restype = _Mallinfo
-    found = mallinfo()
-    return int(found.uordblks + found.hblkhd) + SHORT_OBJECT_BYTES * sys.getallocatedblocks()
 
 
 def _lines(frame: FrameType) -> str:

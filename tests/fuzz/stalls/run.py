@@ -50,17 +50,11 @@ class Outcome:
 
 @dataclass(slots=True)
 class Report:
-    """What came of all requests.
-
-    Args:
-        before_bytes, after_bytes: used by the program after one pass through all doors, and at the end.
-        resident_bytes: at the end, with what malloc keeps for later, which is as much as the largest bodies took.
-    """
+    """What came of all requests."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     before_bytes: int = 0
     after_bytes: int = 0
-    resident_bytes: int = 0
 
     def longest(self) -> list[Outcome]:
         """Return the outcome with the longest pause of each door and role, the longest first."""
@@ -103,11 +97,20 @@ def stalls(server: ProbedServer, *, seconds: float, seed: int, longest: Sequence
                 break
         _send_all(server, _over_grpc(chance), report)
         if first:
-            report.before_bytes = server.settled_bytes()
+            report.before_bytes = server.pause().resident_bytes
         first = False
-    report.resident_bytes = server.pause().resident_bytes
-    report.after_bytes = server.settled_bytes()
+    report.after_bytes = _settled(server)
     return report
+
+
+def _settled(server: ProbedServer) -> int:
+    """Return the memory once it has stopped falling."""
+    found = server.pause().resident_bytes
+    for _ in range(20):
+        server.ask("GET", "/livez")
+        time.sleep(0.1)
+        found = min(found, server.pause().resident_bytes)
+    return found
 
 
 def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report) -> None:

@@ -36,16 +36,11 @@ STREAM_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The longest pause since the question before, where the loop was then, and the memory of the process.
-
-    Args:
-        used_bytes: without what malloc keeps for later, which is as much as the largest bodies took.
-    """
+    """The longest pause since the question before, where the loop was then, and the memory of the process."""
 
     seconds: float
     where: str
     resident_bytes: int
-    used_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +63,7 @@ class ProbedServer:
             data += os.read(self.told, 65_536)
         found = json.loads(data)
         resident = psutil.Process(self.process.pid).memory_info().rss
-        return Pause(found["pause_seconds"], found["where"], resident, found["used_bytes"])
-
-    def settled_bytes(self) -> int:
-        """Return the memory that the program uses once it has stopped falling."""
-        found = self.pause().used_bytes
-        for _ in range(20):
-            self.ask("GET", "/livez")
-            time.sleep(0.1)
-            found = min(found, self.pause().used_bytes)
-        return found
+        return Pause(found["pause_seconds"], found["where"], resident)
 
     def ask(
         self,
