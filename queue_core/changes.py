@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
 from operator import attrgetter
-from typing import Generic, Literal, TypeAlias, TypeVar
+from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from queue_core import semantics
 from queue_core.attempts.attempt import WORKER_DIED, Failure
@@ -30,10 +30,6 @@ NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
 READY_OR_HELD = frozenset({TaskState.READY, TaskState.HELD})
-RELEASED_AT_ONCE = 1000
-"""Leases of a dead worker that are released at a time: PostgreSQL ends a connection that is idle in a transaction for
-5 s."""
-MAX_LEASES_OF_WORKER = 1_000_000
 MAX_TRIES = 20
 """How often a change is tried again whose tasks were changed by others between `hold` and `change`."""
 
@@ -42,7 +38,7 @@ MAX_TRIES = 20
 
 
 Depth: TypeAlias = Literal["id", "task", "whole"]
-"""What `hold` reads of a task: enough to remove it, all but the payload and what goes with it, or all."""
+"""How much `hold` reads of a task: enough to remove it, all but the payload and what goes with it, or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +132,10 @@ class ChangeVerbs(Generic[RecordT]):
     """The verbs of `Transaction` over `hold` and `change`; a store's transaction extends it."""
 
     __slots__ = ()
+
+    leases_per_change: ClassVar[int] = 1000
+    """How many leases of a dead worker are released at a time: PostgreSQL ends a connection that stands still in a
+    transaction for 5 s."""
 
     @abstractmethod
     def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[RecordT]:
@@ -272,16 +272,15 @@ class ChangeVerbs(Generic[RecordT]):
             return semantics.release(task, spec, delay_seconds=None, now=now, failure=failure)
 
         released: list[FinishedLease] = []
-        most = MAX_LEASES_OF_WORKER if self.keeps_answers else RELEASED_AT_ONCE
         for queue in self.fence_worker(worker, now=now):
             is_over = False
             while not is_over:
                 try:
-                    changed = self._apply(queue, LeasedBy(worker, most), release, now=now)
+                    changed = self._apply(queue, LeasedBy(worker, self.leases_per_change), release, now=now)
                 except (UnknownQueueError, QueueMovedError):
                     break  # since it was listed
                 released += [each.finished for each in changed]
-                is_over = len(changed) < most
+                is_over = len(changed) < self.leases_per_change
         return released
 
 

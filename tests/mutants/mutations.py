@@ -309,8 +309,8 @@ MUTATIONS: Final = (
         "postgresql-lowers-no-floor-for-an-earlier-eta",
         "I1, floors",
         "queue_core/stores/postgres/schema/changes.sql",
-        "            IF states[place] < 3 THEN\n",
-        "            IF states[place] = 0 THEN\n",
+        "        PERFORM towline.lower_floors(q.id, states, new_tags, etas);\n",
+        "        PERFORM towline.lower_floors(q.id, array_replace(states, 1::int2, 3::int2), new_tags, etas);\n",
         (FLOORS,),
     ),
     Mutation(
@@ -333,8 +333,8 @@ MUTATIONS: Final = (
         "postgresql-lowers-no-floor-for-a-redrive",
         "I1, floors",
         "queue_core/stores/postgres/schema/changes.sql",
-        "            IF states[place] < 3 THEN\n",
-        "            IF states[place] = 1 THEN\n",
+        "        PERFORM towline.lower_floors(q.id, states, new_tags, etas);\n",
+        "        PERFORM towline.lower_floors(q.id, array_replace(states, 0::int2, 3::int2), new_tags, etas);\n",
         (FLOORS,),
     ),
     Mutation(

@@ -334,6 +334,18 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
     return (leases, leased_at, ready_at, flags), spent, texts, at
 
 
+def without_payload(task: bytes) -> bytes:
+    """Return a packed task without its payload; one that has no body, as only its id was asked for, as it is."""
+    *head, record_bytes, body_bytes = _TASK.unpack_from(task)
+    if not body_bytes:
+        return task
+    body_at = _TASK.size + record_bytes
+    flags, _, tag_bytes, name_bytes = _BODY.unpack_from(task, body_at)
+    _, payload_at = _headers(flags, task, body_at + _BODY.size + tag_bytes + name_bytes)
+    kept = task[_TASK.size : payload_at]
+    return _TASK.pack(*head, record_bytes, payload_at - body_at) + kept + task[body_at + body_bytes :]
+
+
 def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     """Parse a task as it is stored; also return the index behind it."""
     state_number, task_id, eta, record_bytes, body_bytes = _TASK.unpack_from(answer, at)

@@ -21,6 +21,7 @@ from queue_core.stores.redis.binary import (
     pack_instants,
     parse_settings,
     parse_task,
+    without_payload,
 )
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
@@ -77,7 +78,7 @@ def _task_of(queue: str, record: bytes) -> StoredTask:
 
 def change(calls: Calls, queue: str, changes: Sequence[tuple[bytes, Outcome]], *, now: Instant) -> bool:
     """See `ChangeVerbs.change`."""
-    told = b"".join([_LENGTH.pack(len(record)) + record for record, _ in changes])
+    told = b"".join([_LENGTH.pack(len(record)) + record for record in (without_payload(one) for one, _ in changes)])
     outcomes = [_packed(outcome) for _, outcome in changes]
     return calls.change_held(queue, pack(">Q", now), b"1" if calls.is_repeatable else b"0", told, *outcomes)
 

@@ -111,9 +111,16 @@ DECLARE
     q towline.queues;
     slot int8;
     before towline.tasks;
-    changed_tags text[] := '{}';
+    -- Of all tasks, those of `gone` first: how each was, and what is counted of it.
+    was_states int2[] := '{}';
+    was_tags text[] := '{}';
+    unheld CONSTANT int4[] := ARRAY[cardinality(gone)];
+    ends CONSTANT text[] := array_fill(CASE WHEN counts_deleted THEN 'deleted' END, unheld) || outcomes;
+    after_states CONSTANT int2[] := array_fill(NULL::int2, unheld) || states;
+    after_tags CONSTANT text[] := array_fill(NULL::text, unheld) || new_tags;
+    deaths CONSTANT bool[] := array_fill(NULL::bool, unheld) || died;
+    parted text[];
     admitted_tags text[];
-    ended int8 := 0;
 BEGIN
     SELECT * INTO STRICT q FROM towline.queues AS each WHERE each.name = queue_name;
     slot := towline.count_slot(q.id);
@@ -121,27 +128,19 @@ BEGIN
         WITH removed AS (
             DELETE FROM towline.tasks AS t USING unnest(gone) AS g (id) WHERE t.id = g.id
             RETURNING t.tag, t.name, t.state
-        ), held AS (
-            UPDATE towline.names AS n SET task = NULL, until = now + round(q.name_retention_seconds * 1000000)::int8
-            FROM removed AS r WHERE n.queue = q.id AND n.name = r.name
-        ), counted AS (
-            INSERT INTO towline.counts AS c (queue, kind, slot, tag, ready, delayed, dead, deleted, changed_at)
-            SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN r.tag ELSE '' END,
-                -count(*) FILTER (WHERE r.state NOT BETWEEN 1 AND 3), -count(*) FILTER (WHERE r.state = 1),
-                -count(*) FILTER (WHERE r.state = 3), CASE WHEN counts_deleted THEN count(*) ELSE 0 END, now
-            FROM removed AS r CROSS JOIN unnest(towline.kinds_of(r.tag)) AS k (kind) GROUP BY 2, 4
-            ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
-                ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed,
-                dead = c.dead + excluded.dead, deleted = c.deleted + excluded.deleted, changed_at = excluded.changed_at
         )
-        SELECT array_agg(DISTINCT r.tag), array_agg(r.tag) FILTER (WHERE r.state > 3)
-        INTO changed_tags, admitted_tags FROM removed AS r;
-        IF admitted_tags <> '{}' THEN
-            PERFORM towline.count_admitted(q.id, slot, now, admitted_tags, '{-1}');
+        SELECT array_agg(r.state), array_agg(r.tag), array_agg(r.name) FILTER (WHERE r.name IS NOT NULL)
+        INTO was_states, was_tags, parted FROM removed AS r;
+        IF parted IS NOT NULL THEN
+            UPDATE towline.names AS n SET task = NULL, until = now + round(q.name_retention_seconds * 1000000)::int8
+            WHERE n.queue = q.id AND n.name = ANY (parted);
         END IF;
     END IF;
     IF NOT q.has_tags AND array_remove(new_tags, NULL) <> '{}' THEN
         UPDATE towline.queues AS e SET has_tags = true WHERE e.id = q.id;
+    END IF;
+    IF ids <> '{}' THEN
+        PERFORM towline.lower_floors(q.id, states, new_tags, etas);
     END IF;
     FOR place IN 1..cardinality(ids) LOOP
         SELECT * INTO STRICT before FROM towline.tasks AS t WHERE t.id = ids[place];
@@ -149,43 +148,53 @@ BEGIN
             DELETE FROM towline.tasks AS t WHERE t.id = before.id;
             PERFORM towline.part_name(q, before.name, now);
         ELSE
-            IF states[place] < 3 THEN
-                PERFORM towline.lower_floors(q.id, states[place:place], new_tags[place:place], etas[place:place]);
-            END IF;
             UPDATE towline.tasks AS t SET
                 state = CASE states[place] WHEN 0 THEN -coalesce(t.priority, 0) ELSE states[place] END,
                 eta = etas[place], ready_at = ready_ats[place], tag = new_tags[place], leases = new_leases[place],
                 reason = reasons[place], spent = spents[place]::int8[], attempts = coalesce(tried[place], t.attempts)
             WHERE t.id = before.id;
-            PERFORM towline.count_tasks(
-                q.id, slot, new_tags[place], now, ready => (states[place] = 0)::int4,
-                delayed => (states[place] = 1)::int4, dead => (states[place] = 3)::int4
-            );
-        END IF;
-        PERFORM towline.count_tasks(
-            q.id, slot, before.tag, now, ready => -(before.state NOT BETWEEN 1 AND 3)::int4,
-            delayed => -(before.state = 1)::int4, leased => -(before.state = 2)::int4,
-            dead => -(before.state = 3)::int4,
-            deleted => (outcomes[place] IS NOT DISTINCT FROM 'deleted')::int4,
-            released => (outcomes[place] IS NOT DISTINCT FROM 'released')::int4,
-            died => coalesce(died[place], false)::int4
-        );
-        IF before.state > 3 THEN
-            PERFORM towline.count_admitted(q.id, slot, now, ARRAY[before.tag], '{-1}');
         END IF;
         IF outcomes[place] IS NOT NULL THEN
             PERFORM towline.note_finished(
                 before, outcomes[place], now, said[place], CASE WHEN NOT died[place] THEN true END
             );
-            ended := ended + 1;
         END IF;
-        changed_tags := changed_tags || before.tag;
-        IF new_tags[place] IS DISTINCT FROM before.tag AND states[place] IS NOT NULL THEN
-            changed_tags := array_append(changed_tags, new_tags[place]);
-        END IF;
+        was_states := array_append(was_states, before.state);
+        was_tags := array_append(was_tags, before.tag);
     END LOOP;
+    -- Once for all: a transaction that changes a row a thousand times reads a thousand versions of it.
+    INSERT INTO towline.counts AS c (
+        queue, kind, slot, tag, ready, delayed, leased, dead, deleted, released, died, changed_at
+    )
+    SELECT q.id, k.kind, slot, CASE k.kind WHEN 2 THEN m.tag ELSE '' END,
+        coalesce(sum(m.sign) FILTER (WHERE m.state NOT BETWEEN 1 AND 3), 0),
+        coalesce(sum(m.sign) FILTER (WHERE m.state = 1), 0), coalesce(sum(m.sign) FILTER (WHERE m.state = 2), 0),
+        coalesce(sum(m.sign) FILTER (WHERE m.state = 3), 0),
+        count(*) FILTER (WHERE m.outcome = 'deleted'), count(*) FILTER (WHERE m.outcome = 'released'),
+        count(*) FILTER (WHERE m.died), now
+    FROM (
+        SELECT w.state, w.tag, -1, w.outcome, w.died
+        FROM unnest(was_states, was_tags, ends, deaths) AS w (state, tag, outcome, died)
+        UNION ALL
+        SELECT a.state, a.tag, 1, NULL, NULL FROM unnest(after_states, after_tags) AS a (state, tag)
+        WHERE a.state IS NOT NULL
+    ) AS m (state, tag, sign, outcome, died)
+    CROSS JOIN unnest(towline.kinds_of(m.tag)) AS k (kind) GROUP BY 2, 4
+    ON CONFLICT ON CONSTRAINT counts_pkey DO UPDATE SET
+        ready = c.ready + excluded.ready, delayed = c.delayed + excluded.delayed,
+        leased = c.leased + excluded.leased, dead = c.dead + excluded.dead, deleted = c.deleted + excluded.deleted,
+        released = c.released + excluded.released, died = c.died + excluded.died, changed_at = excluded.changed_at;
     IF q.is_limited THEN
-        PERFORM towline.update_lanes(q, slot, now, changed_tags, ended);
+        SELECT array_agg(w.tag) INTO admitted_tags
+        FROM unnest(was_states, was_tags) AS w (state, tag) WHERE w.state > 3;
+        IF admitted_tags IS NOT NULL THEN
+            PERFORM towline.count_admitted(q.id, slot, now, admitted_tags, '{-1}');
+        END IF;
+        PERFORM towline.update_lanes(
+            q, slot, now,
+            was_tags || ARRAY(SELECT a.tag FROM unnest(states, new_tags) AS a (state, tag) WHERE a.state IS NOT NULL),
+            cardinality(array_remove(outcomes, NULL))
+        );
     END IF;
     RETURN txid_current_if_assigned();
 END $$;

@@ -106,6 +106,7 @@ local function hold_tasks(keys, args)
   local now, depth, settles, limit = parse('>I8BBI4', args[3])
   local queue, refusal = open(keys[1], now, args)
   if not queue then return refusal end
+  queue.session = false  -- held again, tasks are told as they are then: the answer is not kept
   if settles == 1 then settle(queue, SETTLED_PER_CALL) end
   local kept = call('HGET', queue.key, ONLY_KEPT) or ''
   local parts = { 'o\0', pack('>I4I4', #queue.settings, #kept), queue.settings, kept }
@@ -125,47 +126,66 @@ local function hold_tasks(keys, args)
   return finish(queue, concat(parts))
 end
 
--- Return the score of a task in the set of its state; nil or false: it is not there.
-local function eta_in(queue, state, tag, member, priority)
-  local keys = queue.keys
-  local own = at_priority(keys, priority)
-  local set_key = keys.held_all
+-- Return the set that has a task as the score of its eta.
+local function set_with(queue, task)
+  local keys, state = queue.keys, task.state
   if state == READY then
-    set_key = tag == '' and own.ready or own.ready_tagged
+    local own = at_priority(keys, task.priority)
+    return task.tag == '' and own.ready or own.ready_tagged
   elseif state == LEASED then
-    set_key = keys.leased
+    return keys.leased
   elseif state == DELAYED then
-    set_key = keys.delayed_all
-  elseif state == DEAD then
-    set_key = keys.dead_all
+    return keys.delayed_all
   end
-  return tonumber(call('ZSCORE', set_key, member) or nil)
+  return state == DEAD and keys.dead_all or keys.held_all
+end
+
+-- Return whether each task is in the set of its state, with its eta, and no lease among them is over.
+local function are_in_place(queue, tasks)
+  local members_of, tasks_of = {}, {}
+  for _, task in ipairs(tasks) do
+    local set_key = set_with(queue, task)
+    local members = members_of[set_key]
+    if not members then
+      members = {}
+      members_of[set_key], tasks_of[set_key] = members, {}
+    end
+    local size = #members + 1
+    members[size], tasks_of[set_key][size] = task.member, task
+    if task.state == LEASED and task.eta <= queue.now then return false end
+  end
+  for set_key, members in pairs(members_of) do
+    for index, eta in ipairs(read_many('ZMSCORE', set_key, members)) do
+      if tonumber(eta or nil) ~= tasks_of[set_key][index].eta then return false end
+    end
+  end
+  return true
 end
 
 -- Return the tasks that `hold` told, as they are now; nil if one of them is not as it was.
 local function unchanged(queue, told)
-  local tasks, members, at = {}, {}, 1
+  local tasks, members, are_read, at = {}, {}, false, 1
   while at <= #told do
     local size, from = parse('>I4', told, at)
     local state, id, eta, held_bytes, body_bytes, held_at = parse(TASK, told, from)
     local task = { member = member_of(id), state = PLACE_OF_STATE[state], eta = eta }
     if body_bytes > 0 then
+      are_read = true
       task.held_then = sub(told, held_at, held_at + held_bytes - 1)
       task.tag_then = heads_of(sub(told, held_at + held_bytes, held_at + held_bytes + body_bytes - 1))
     end
     tasks[#tasks + 1], members[#members + 1] = task, task.member
     at = from + size
   end
-  local bodies, helds = read_many('HMGET', queue.key, members), read_many('HMGET', queue.key, held_fields(members))
+  local bodies = read_many('HMGET', queue.key, members)
+  local helds = are_read and read_many('HMGET', queue.key, held_fields(members)) or NOTHING
   for index, task in ipairs(tasks) do
     if not bodies[index] then return nil end
     task.body, task.packed = bodies[index], helds[index]
     task.tag, task.name, task.is_long, task.priority = heads_of(task.body)
-    if eta_in(queue, task.state, task.tag, task.member, task.priority) ~= task.eta then return nil end
-    if task.state == LEASED and task.eta <= queue.now then return nil end
     if task.tag_then and (task.tag ~= task.tag_then or (task.packed or '') ~= task.held_then) then return nil end
   end
-  return tasks
+  return are_in_place(queue, tasks) and tasks or nil
 end
 
 -- End a lease: what is counted and recorded of it. Returns the index of what becomes of its task, if that stays.
