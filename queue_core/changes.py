@@ -20,12 +20,10 @@ from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import DELETED_BY_NAME, PURGED, FinishedLease, TaskRemoval
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Retagged
+from queue_core.verbs import NameOutcome, Retagged
 
 RecordT = TypeVar("RecordT")
 _ID = attrgetter("id")
-
-NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
 
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
@@ -104,7 +102,7 @@ class Removed(Enum):
 Outcome: TypeAlias = StoredTask | LeaseEnd | Removed
 """A task as it is afterwards (READY: or HELD, where its tag's lane says so), the end of its lease, or its removal."""
 Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
-"""What becomes of a task; the same object: it is left as it is."""
+"""A function from a task to what becomes of it; one that returns the same object leaves the task as it is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from queue_core.verbs import (
     HeldName,
     HeldSnapshot,
     LeaseRequest,
+    NameOutcome,
     Page,
     Release,
     Renewal,
@@ -129,7 +130,7 @@ class Transaction(Protocol):
 
     def delete_by_name(
         self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME, now: Instant
-    ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+    ) -> list[NameOutcome]:
         """Delete tasks in any state, without checking leases (App Engine's delete).
 
         A lease that ends by it is recorded as `removed`, and counts as no deletion, unless its holder deletes the task.

@@ -60,6 +60,7 @@ from queue_core.verbs import (
     Deletion,
     Granted,
     LeaseRequest,
+    NameOutcome,
     Observation,
     ObservationQuery,
     Page,
@@ -466,11 +467,11 @@ class UnitOfWork(Outbox):
         *,
         removal: TaskRemoval = DELETED_BY_NAME,
         call: ClientCall | None = None,
-    ) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+    ) -> list[NameOutcome]:
         """Delete tasks by name without checking their leases."""
         limits.check_known_names(names)
         at = self.now
-        outcomes: list[Literal["deleted", "unknown", "tombstoned"]] = self._once(
+        outcomes: list[NameOutcome] = self._once(
             call,
             "other",
             lambda transaction: transaction.delete_by_name(queue, names, removal=removal, now=at),

@@ -22,6 +22,10 @@ Busy: TypeAlias = Literal["keep", "finish"]
 """How to retire a worker that holds a lease: see `Transaction.retire_worker`."""
 
 
+NameOutcome: TypeAlias = Literal["deleted", "unknown", "tombstoned"]
+"""The outcome of a deletion by name. `tombstoned`: the task was deleted before, and its name is still taken."""
+
+
 @value
 class Added:
     """The outcome of one add. `exists`, `tombstoned`: the name is taken, and nothing was changed."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from types import NoneType
-from typing import Annotated, Any, Literal, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
@@ -35,7 +35,7 @@ from queue_core.server.state import ServerState
 from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, TaskRemoval, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, Observation, Storage
+from queue_core.verbs import ClientCall, NameOutcome, Observation, Storage
 
 log = get_logger()
 
@@ -165,7 +165,7 @@ async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeas
 async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameOutcomes:
     names = call.read(schemas.NamesRequest).names
 
-    def run(work: UnitOfWork, client_call: ClientCall | None) -> list[Literal["deleted", "unknown", "tombstoned"]]:
+    def run(work: UnitOfWork, client_call: ClientCall | None) -> list[NameOutcome]:
         return work.delete_by_name(call.queue, names, removal=TaskRemoval(f"deleted by {call.who}"), call=client_call)
 
     outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))

@@ -23,7 +23,7 @@ from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_j
 from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.stats import FinishedLease, TagStats, WorkerActivity
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewed
+from queue_core.verbs import Added, Deletion, NameOutcome, Observation, ObservationQuery, Page, Renewed
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
@@ -451,7 +451,7 @@ class ReleasedLeases(TypedDict):
 class NameOutcomes(TypedDict):
     """One outcome per name, in order."""
 
-    outcomes: list[Literal["deleted", "unknown", "tombstoned"]]
+    outcomes: list[NameOutcome]
 
 
 class Count(TypedDict):

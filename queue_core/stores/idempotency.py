@@ -24,7 +24,7 @@ Encode = Callable[[T], bytes | None]
 Decode = Callable[[bytes], T]
 
 UNFIT = (TypeError, ValueError, IndexError, struct.error)
-"""What is raised when the answer kept of a call is read as that of another: a key was used for both."""
+"""The errors that a kept answer raises when it is read as that of another call: a key was used for both."""
 _REFUSED = b'{"refused":'
 """The beginning of a kept answer that is a refusal."""
 NO_LEASES = b"[[],[],false]"

@@ -18,12 +18,12 @@ MAX_PRESENT_WORKERS = 20_000
 """Workers remembered at most; the one that was silent for longest is forgotten first."""
 
 MAX_PRESENT_BYTES = 32 << 20
-"""What the names and tags of all remembered workers may take, with their overhead."""
+"""The most bytes that names and tags of all remembered workers take, with their overhead."""
 MAX_TAG_BYTES_OF_WORKER = 8 << 10
-"""Of one worker; of more tags than these hold it is known that it leases any."""
+"""The most bytes of one worker's tags; a worker that leases more counts as one that leases any tag."""
 _WORKER_BYTES = 600
 _TAG_BYTES = 100
-"""What an entry takes beside its text."""
+"""The bytes of an entry beside its text."""
 
 MAX_RECENT_WORKERS = 2_000
 """Of those, the latest that are listed at a time, at most."""

@@ -14,8 +14,6 @@ from queue_core.stores.sqlite.session import SqliteSession, settings_of, spec_of
 from queue_core.task import QueueSpec
 from queue_core.verbs import Storage
 
-NameOutcome = Literal["deleted", "unknown", "tombstoned"]
-
 _ALL_TASKS = (
     "FROM tasks INDEXED BY tasks_ready WHERE queue = ?1 AND state = 0 AND tag > 0",
     "FROM tasks INDEXED BY tasks_ready_by_tag WHERE tag = -?1 AND state = 0",
