@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
+from queue_core.lazy_module import LazyModule
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -29,9 +30,15 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
+    from queue_core.calls import queue_verbs, registration_verbs, store_verbs
+    from queue_core.calls.verb import Verb
     from queue_core.criteria import Action, MatchedBatch, Search, SearchPage
     from queue_core.registration import Registration
     from queue_core.schedules.report import Schedules
+else:
+    queue_verbs = LazyModule("queue_core.calls.queue_verbs")
+    store_verbs = LazyModule("queue_core.calls.store_verbs")
+    registration_verbs = LazyModule("queue_core.calls.registration_verbs")
 
 T = TypeVar("T")
 
@@ -129,24 +136,31 @@ class Queue(Protocol):
 
     def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
         """Delete tasks without checking their leases (App Engine's delete)."""
+        return self._call(queue_verbs.DeleteByName(self.name, as_names(names)))
 
     def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
         """Delete all tasks of these tags except dead ones, or only dead ones; return how many."""
+        return self._call(queue_verbs.Purge(self.name, tags, dead))
 
     def pause(self) -> None:
         """Stop granting leases; adds and deletes still work."""
+        self._call(queue_verbs.Pause(self.name))
 
     def resume(self) -> None:
         """Resume granting leases."""
+        self._call(queue_verbs.Resume(self.name))
 
     def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
         """Make dead tasks ready again with no lease charged; return how many."""
+        return self._call(queue_verbs.Redrive(self.name, tags, None if names is None else as_names(names)))
 
     def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
         """Return the present counts and the totals; O(1)."""
+        return self._call(queue_verbs.ReadStats(self.name, tags))
 
     def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
         """Return counts per tag, a page at a time."""
+        return self._call(queue_verbs.ReadTagStats(self.name, after, limit))
 
     def peek(
         self,
@@ -159,6 +173,8 @@ class Queue(Protocol):
         payload_bytes: int = 0,
     ) -> Page:
         """Return tasks without leasing them; payloads are cut to `payload_bytes`."""
+        listed = None if names is None else as_names(names)
+        return self._call(queue_verbs.Peek(self.name, tags, as_states(states), listed, after, limit, payload_bytes))
 
     def search(
         self,
@@ -197,9 +213,14 @@ class Queue(Protocol):
         `names`: of tasks, or ids that Celery gave them.
         Goes back as far as the queue's `history_keep` and `history_seconds`. `before`: the last page's `next_before`.
         """
+        listed = None if names is None else as_names(names)
+        return self._call(queue_verbs.ReadHistory(self.name, listed, before, limit))
 
     def close(self) -> None:
         """Close the connections; nothing is lost."""
+
+    def _call(self, verb: "Verb[T]") -> T:
+        """Carry out a verb of `calls`, and return its result."""
 
 
 class Queues(Protocol):
@@ -210,15 +231,19 @@ class Queues(Protocol):
 
     def put_queue(self, spec: QueueSpec) -> bool:
         """Create the queue or replace its settings; True when created."""
+        return self._call(store_verbs.PutQueue(spec.name, spec))
 
     def delete_queue(self, name: str) -> int:
         """Drop a queue and its tasks; return the number of tasks."""
+        return self._call(store_verbs.DeleteQueue(name))
 
     def queues(self) -> list[QueueSpec]:
         """Return all queues, ordered by name."""
+        return self._call(store_verbs.ListQueues())
 
     def storage(self) -> Storage:
         """Return the limit on the payload bytes of all tasks, and the bytes in use."""
+        return self._call(store_verbs.ReadStorage())
 
     def set_storage_limit(self, limit_bytes: int | None) -> None:
         """Set the limit on the payload bytes of all tasks, beyond which adds raise `StorageLimitError`; None: no limit.
@@ -226,6 +251,7 @@ class Queues(Protocol):
         A deletion's `then` is exempt, so that a full store can drain. Servers notice a new limit within a second;
         simultaneous adds through several servers may exceed it together.
         """
+        self._call(store_verbs.LimitStorage(limit_bytes))
 
     def degradations(self) -> list[str]:
         """Return why the store is slower or larger than it should be, each as a sentence with what ends it."""
@@ -243,30 +269,37 @@ class Queues(Protocol):
 
         `ahead_seconds`: report tasks that become leasable within this time, at most 30 days; 0: none.
         """
+        return self._call(store_verbs.Observe(queue, tags, after, tuple(workers), ahead_seconds))
 
     def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
         """Return observations of up to 1000 queues in one round trip; None for a queue that does not exist."""
+        return self._call(store_verbs.ObserveMany(queries))
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
         """Fence a worker: it gets no more leases, and its waiting calls end. False when it holds a lease.
 
         `busy`: `keep` does not fence it then; `finish` fences it all the same, and it keeps its leases.
         """
+        return self._call(store_verbs.RetireWorker(worker, busy))
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
         """Give back at once all leases that a dead worker holds; `failure`: the facts of its end."""
+        return self._call(store_verbs.ReleaseWorker(worker, failure))
 
     def lead(self, name: str, holder: str, *, seconds: float) -> bool:
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
+        return self._call(store_verbs.Lead(name, holder, seconds))
 
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
+        self._call(registration_verbs.Register(kind, name, facts, seconds))
 
     def present_workers(self) -> list[LeasingWorker]:
         """Return the workers that lease from these queues, supervised or not, by name; at most 1,000."""
 
     def registrations(self, kind: str) -> list["Registration"]:
         """Return the facts of that kind that are kept now, by name."""
+        return self._call(registration_verbs.ListRegistrations(kind))
 
     @property
     def schedules(self) -> "Schedules":
@@ -277,6 +310,9 @@ class Queues(Protocol):
 
     def close(self) -> None:
         """Close the connections; nothing is lost."""
+
+    def _call(self, verb: "Verb[T]") -> T:
+        """Carry out a verb of `calls`, and return its result."""
 
 
 def as_new_tasks(tasks: bytes | NewTask | Iterable[NewTask]) -> list[NewTask]:

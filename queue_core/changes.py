@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
-from operator import attrgetter
 from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from queue_core import semantics
@@ -20,10 +19,9 @@ from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import DELETED_BY_NAME, PURGED, FinishedLease, TaskRemoval
 from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import NameOutcome, Retagged
+from queue_core.verbs import NameOutcome
 
 RecordT = TypeVar("RecordT")
-_ID = attrgetter("id")
 
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
@@ -72,6 +70,11 @@ class LeasedBy:
 
 
 Selector: TypeAlias = Named | InStates | LeasedBy
+
+
+def named(names: Sequence[str], *, depth: Depth = "task") -> Named:
+    """Return the tasks of these names, each once."""
+    return Named(list(dict.fromkeys(names)), depth=depth)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +175,8 @@ class ChangeVerbs(Generic[RecordT]):
             f"queue {queue}: others changed the same tasks {MAX_TRIES} times in a row; nothing was changed: try again"
         )
 
-    def _apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
-        """Change the tasks that `selector` means by `transition`; return those that it changed."""
+    def apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
+        """See `Transaction.apply`."""
         changed: list[Changed] = []
 
         def find() -> list[tuple[RecordT, Outcome]]:
@@ -189,7 +192,7 @@ class ChangeVerbs(Generic[RecordT]):
             return changes
 
         self._write(queue, find, now=now)
-        return changed
+        return changed if isinstance(selector, Named) else sorted(changed, key=lambda one: one.before.id)
 
     # -- the verbs: see `Transaction` -------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class ChangeVerbs(Generic[RecordT]):
         def remove(task: StoredTask, _: QueueSpec) -> Outcome:
             return semantics.remove(task, removal, now=now) if task.state is TaskState.LEASED else unleased
 
-        gone = {each.name for each in self._apply(queue, Named(list(dict.fromkeys(names))), remove, now=now)}
+        gone = {each.name for each in self.apply(queue, named(names), remove, now=now)}
         taken = self.taken_names(queue, names, now=now) if len(gone) < len(names) else set()
         outcomes: list[NameOutcome] = []
         for name in names:
@@ -229,20 +232,6 @@ class ChangeVerbs(Generic[RecordT]):
         dead = InStates((TaskState.DEAD,), tags, limit, depth="id")
         return len(self._write(queue, lambda: _removals(self.hold(queue, dead, now=now).records), now=now))
 
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        """Make dead tasks ready again; return them as they are then."""
-        which: Selector = InStates((TaskState.DEAD,), tags, limit, depth="whole")
-        if names is not None:
-            which = Named(list(dict.fromkeys(names)), depth="whole")
-
-        def redrive(task: StoredTask, _: QueueSpec) -> Outcome:
-            return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task
-
-        redriven = [each.task for each in self._apply(queue, which, redrive, now=now)]
-        return redriven if names is not None else sorted(redriven, key=_ID)
-
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         """Move the eta of a delayed task if it is `expected`."""
         check_eta(eta, now=now, most_seconds=FARTHEST_ETA_SECONDS)
@@ -251,17 +240,7 @@ class ChangeVerbs(Generic[RecordT]):
             is_meant = semantics.is_delayed_until(task, expected, now=now)
             return semantics.postpone(task, eta=eta, now=now) if is_meant else task
 
-        return bool(self._apply(queue, Named([name], settles=False), postpone, now=now))
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        """Change the tag of those of the named tasks that are not leased and have another."""
-
-        def retag(task: StoredTask, _: QueueSpec) -> Outcome:
-            stays = task.state is TaskState.LEASED or task.tag == tag
-            return task if stays else semantics.retag(task, tag=tag, now=now)
-
-        changed = self._apply(queue, Named(list(dict.fromkeys(names))), retag, now=now)
-        return [Retagged(each.name, each.before.state in READY_OR_HELD) for each in changed]
+        return bool(self.apply(queue, Named([name], settles=False), postpone, now=now))
 
     def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED, now: Instant) -> list[FinishedLease]:
         """Give back every lease that a dead worker holds, and retire it."""
@@ -274,7 +253,7 @@ class ChangeVerbs(Generic[RecordT]):
             is_over = False
             while not is_over:
                 try:
-                    changed = self._apply(queue, LeasedBy(worker, self.leases_per_change), release, now=now)
+                    changed = self.apply(queue, LeasedBy(worker, self.leases_per_change), release, now=now)
                 except (UnknownQueueError, QueueMovedError):
                     break  # since it was listed
                 released += [each.finished for each in changed]

@@ -1,6 +1,6 @@
 """`LocalQueue` and `LocalQueues`: the verbs for a program that opens the store itself, without a server."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from threading import Event
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -8,46 +8,41 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from queue_core.api import (
     Ended,
     Error,
+    Queue,
+    Queues,
     Renewable,
     as_deletions,
-    as_names,
     as_new_tasks,
     as_renewals,
-    as_states,
     as_tokens,
     payloads_of,
 )
-from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure
-from queue_core.attempts.failures import as_failure, this_program
-from queue_core.calls.pieces import purge_pieces, redrive_pieces, run_pieces
+from queue_core.attempts.attempt import GIVEN_BACK
+from queue_core.attempts.failures import as_failure
+from queue_core.calls.locally import carry_out
+from queue_core.calls.verb import Verb
 from queue_core.clock import Instant
-from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError, StoreUnavailableError
+from queue_core.errors import InvalidQueueNameError, LeaseLostError, StoreError
 from queue_core.limits import MAX_LOCAL_LEASE_BYTES, check_text, check_wait_seconds, check_worker
 from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
-from queue_core.stats import FinishedLease, History, QueueStats, TagStats, TaskRemoval
+from queue_core.stats import FinishedLease
 from queue_core.store import Subscription, Unit, unit_of_lease
-from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ANY, Lease, NewTask, TagFilter
 from queue_core.telemetry import instrumentation
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import (
     HELD_SECONDS,
     Added,
-    Busy,
     Deletion,
     ExchangeResult,
     Granted,
-    Observation,
-    ObservationQuery,
-    Page,
     PayloadAllowance,
     Release,
     Renewed,
-    Storage,
 )
 
 if TYPE_CHECKING:
     from queue_core.criteria import Action, MatchedBatch, Search, SearchPage
-    from queue_core.registration import Registration
     from queue_core.schedules.report import Schedules
     from queue_core.stats import LeasingWorker
 
@@ -63,7 +58,7 @@ ROOM = PayloadAllowance(MAX_LOCAL_LEASE_BYTES)
 """Room for the tasks of one lease, which are in this process's memory at once."""
 
 
-class LocalQueue:
+class LocalQueue(Queue):
     """A `Queue` of an opened store."""
 
     def __init__(self, service: QueueService, name: str) -> None:
@@ -171,63 +166,6 @@ class LocalQueue:
             raise lease_lost("delete", lost)
         return added
 
-    def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """See `Queue.delete_by_name`."""
-        listed, removal = as_names(names), TaskRemoval(f"deleted by {this_program()}")
-        return self._service.run(lambda work: work.delete_by_name(self._name, listed, removal=removal))
-
-    def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
-        """See `Queue.purge`."""
-        return run_pieces(self._service.run, purge_pieces(self._name, tags, dead=dead, by=this_program()))
-
-    def pause(self) -> None:
-        """See `Queue.pause`."""
-        self._service.run(lambda work: work.set_paused(self._name, "paused"))
-
-    def resume(self) -> None:
-        """See `Queue.resume`."""
-        self._service.run(lambda work: work.set_paused(self._name, "running"))
-
-    def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
-        """See `Queue.redrive`."""
-        if names is not None:
-            listed = as_names(names)
-            return self._service.run(lambda work: work.redrive(self._name, listed, tags))
-        return run_pieces(self._service.run, redrive_pieces(self._name, tags))
-
-    def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
-        """See `Queue.stats`."""
-        return self._service.read(lambda work: work.stats(self._name, tags))
-
-    def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
-        """See `Queue.tag_stats`."""
-        return self._service.read(lambda work: work.tag_stats(self._name, after=after, limit=limit))
-
-    def peek(
-        self,
-        *,
-        tags: TagFilter = ANY,
-        states: frozenset[TaskState] = ALL_STATES,
-        names: Sequence[str] | None = None,
-        after: int = 0,
-        limit: int = 100,
-        payload_bytes: int = 0,
-    ) -> Page:
-        """See `Queue.peek`."""
-        wanted = as_states(states)
-        listed = None if names is None else as_names(names)
-        return self._service.read(
-            lambda work: work.peek(
-                self._name,
-                tags=tags,
-                states=wanted,
-                names=listed,
-                after=after,
-                limit=limit,
-                payload_bytes=payload_bytes,
-            )
-        )
-
     def search(
         self,
         search: "Search",
@@ -264,16 +202,13 @@ class LocalQueue:
             self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, to=to
         )
 
-    def history(
-        self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
-    ) -> History:
-        """See `Queue.history`."""
-        wanted = None if names is None else as_names(names)
-        return self._service.read(lambda work: work.history(self._name, names=wanted, before=before, limit=limit))
-
     def close(self) -> None:
         """Close the store of this queue, and with it all other queues of the same service."""
         self._service.close()
+
+    def _call(self, verb: Verb[T]) -> T:
+        """See `Queue._call`."""
+        return carry_out(self._service, verb)
 
     def _add(self, batch: list[NewTask], connection: object | None) -> list[Added]:
         return self._run(lambda work: work.add(self._name, batch), connection)
@@ -346,7 +281,7 @@ class WaitingCall(LocalQueue):
         self._subscription = subscription
 
 
-class LocalQueues:
+class LocalQueues(Queues):
     """All queues of an opened store: a `Queues`."""
 
     def __init__(self, service: QueueService) -> None:
@@ -360,87 +295,16 @@ class LocalQueues:
         """Return one queue for a thread whose waits can be cancelled by `close`."""
         return WaitingCall(self._service, name)
 
-    def put_queue(self, spec: QueueSpec) -> bool:
-        """See `Queues.put_queue`."""
-        return self._service.run(lambda work: work.put_queue(spec))
-
-    def delete_queue(self, name: str) -> int:
-        """See `Queues.delete_queue`."""
-        check_text("queue", name, error=InvalidQueueNameError)
-        return self._service.run(lambda work: work.transaction.delete_queue(name))
-
-    def queues(self) -> list[QueueSpec]:
-        """See `Queues.queues`."""
-        return self._service.read(lambda work: work.transaction.queues())
-
-    def storage(self) -> Storage:
-        """See `Queues.storage`."""
-        return self._service.read(lambda work: work.transaction.storage())
-
-    def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """See `Queues.set_storage_limit`."""
-        self._service.run(lambda work: work.set_storage_limit(limit_bytes))
-
     def degradations(self) -> list[str]:
         """See `Queues.degradations`."""
         held = self._service.store.held_snapshot(min_seconds=HELD_SECONDS)
         return [] if held is None else [held.sentence]
-
-    def observe(
-        self,
-        queue: str,
-        *,
-        tags: TagFilter = ANY,
-        after: int = 0,
-        workers: Sequence[str] = (),
-        ahead_seconds: float = 0.0,
-    ) -> Observation:
-        """See `Queues.observe`."""
-        check_text("queue", queue, error=InvalidQueueNameError)
-        return self._service.read(
-            lambda work: work.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
-        )
-
-    def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
-        """See `Queues.observe_many`."""
-        return self._service.read(lambda work: [work.observe_if_exists(query) for query in queries])
-
-    def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
-        """See `Queues.retire_worker`."""
-        return self._service.run(lambda work: work.retire_worker(worker, busy=busy))
-
-    def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
-        """See `Queues.release_worker`."""
-        return self._service.run(lambda work: work.release_worker(worker, failure=failure))
-
-    def lead(self, name: str, holder: str, *, seconds: float) -> bool:
-        """See `Queues.lead`."""
-        return self._service.run(lambda work: work.lead(name, holder, seconds=seconds))
-
-    def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
-        """See `Queues.register`."""
-        from queue_core.registrations import verbs  # few programs register
-
-        for attempt in range(1, verbs.TRIES + 1):
-            try:
-                self._service.run(lambda work: verbs.register(work, kind, name, facts, seconds=seconds))
-            except StoreUnavailableError:  # another program registered at the same time
-                if attempt == verbs.TRIES:
-                    raise
-            else:
-                return
 
     def present_workers(self) -> list["LeasingWorker"]:
         """See `Queues.present_workers`. A store alone does not know lease calls that wait."""
         from queue_core.registrations.present_workers import present_workers
 
         return self._service.read(present_workers)
-
-    def registrations(self, kind: str) -> list["Registration"]:
-        """See `Queues.registrations`."""
-        from queue_core.registrations import verbs
-
-        return self._service.read(lambda work: verbs.registrations(work, kind))
 
     @property
     def schedules(self) -> "Schedules":
@@ -468,6 +332,10 @@ class LocalQueues:
     def close(self) -> None:
         """Close the store."""
         self._service.close()
+
+    def _call(self, verb: Verb[T]) -> T:
+        """See `Queues._call`."""
+        return carry_out(self._service, verb)
 
 
 def lease_lost(verb: str, tokens: Sequence[str]) -> LeaseLostError:

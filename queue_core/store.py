@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import Changed, Selector, Transition
 from queue_core.clock import Clock, Instant
 from queue_core.mailboxes.bus import MessageBus
 from queue_core.stats import (
@@ -42,7 +43,6 @@ from queue_core.verbs import (
     Release,
     Renewal,
     Renewed,
-    Retagged,
     Storage,
 )
 
@@ -148,22 +148,18 @@ class Transaction(Protocol):
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         """Stop or resume granting leases; True when that was a change."""
 
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        """Make dead tasks ready again: those of `names`, or up to `limit` of these tags, returned by their ids."""
+    def apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
+        """Change the tasks that `selector` means by a pure function, which may be called again; return those changed.
+
+        They come in the order of the selector's names, or by their ids. Lanes, counters, names and the rotation are
+        right afterwards. Raises `StoreUnavailableError` where others kept changing the same tasks; then none is changed.
+        """
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
         """Move the eta of a delayed task (by its given or generated name) if it is `expected`; False otherwise.
 
         An eta not after `now` makes the task ready. Raises `InvalidEtaError` for an eta before the epoch or more than
         10 years ahead.
-        """
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None, *, now: Instant) -> list[Retagged]:
-        """Change the tag of those of the named tasks that are not leased and have another; None: they have no tag then.
-
-        Return them in the order of `names`. Lanes, counters and the rotation of both tags are right afterwards.
         """
 
     def lease_delayed(

@@ -12,6 +12,7 @@ from pydantic_core import from_json, to_json
 
 from queue_core import events, limits
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
+from queue_core.changes import READY_OR_HELD, Selector, Transition
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import PermissionDeniedError, QueueError, StoreError, UnknownQueueError, WorkerRetiredError
@@ -73,7 +74,7 @@ from queue_core.verbs import (
 )
 
 PURGE_CHUNK = 1000
-"""Tasks that one purge or redrive handles: larger chunks keep other callers waiting for longer."""
+"""Tasks that one purge handles: larger chunks keep other callers waiting for longer."""
 EXPIRY_CHUNK = 500
 """Due tasks that one `expire` handles."""
 # Limits on the lists of one observation, which keep its cost and its size bounded.
@@ -510,17 +511,14 @@ class UnitOfWork(Outbox):
             self._wake_for_ready(queue)
         return changed
 
-    def redrive(self, queue: str, names: Sequence[str] | None, tags: TagFilter) -> int:
-        """Redrive one chunk; call again in a new unit of work until it returns 0 (with `names`: once)."""
-        check_filter(tags)
-        if names is not None:
-            limits.check_known_names(names)
-        at = self.now
-        tasks = self.transaction.redrive(queue, names, tags, limit=PURGE_CHUNK, now=at)
-        self.record(QueueEvent(events.TASK_REDRIVEN, at, queue, task.shown_name, task.tag) for task in tasks)
-        for task in tasks:
-            self.wake(queue, task.tag)
-        return len(tasks)
+    def apply(self, queue: str, selector: Selector, transition: Transition, *, event: str) -> int:
+        """Change the tasks that `selector` means; record `event` of each, and wake waiters for those that are ready."""
+        changed = self.transaction.apply(queue, selector, transition, now=self.now)
+        self.record(QueueEvent(event, self.now, queue, one.task.shown_name, one.task.tag) for one in changed)
+        for one in changed:
+            if one.task.state in READY_OR_HELD:
+                self.wake(queue, one.task.tag)
+        return len(changed)
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant) -> bool:
         """Move a delayed task's eta from exactly `expected`; False if there is none such. A past eta makes it ready."""
@@ -534,18 +532,6 @@ class UnitOfWork(Outbox):
             if task.state is TaskState.READY:
                 self.wake(queue, task.tag)
         return True
-
-    def retag(self, queue: str, names: Sequence[str], tag: str | None) -> int:
-        """Change the tag of those of the named tasks that are not leased and have another; return how many."""
-        limits.check_known_names(names)
-        if tag is not None:
-            limits.check_tag(tag)
-        retagged = self.transaction.retag(queue, names, tag, now=self.now)
-        self.record(QueueEvent(events.TASK_RETAGGED, self.now, queue, task.name, tag) for task in retagged)
-        for task in retagged:
-            if task.ready:
-                self.wake(queue, tag)
-        return len(retagged)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 

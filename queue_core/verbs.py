@@ -35,14 +35,6 @@ class Added:
     ready: bool = False
 
 
-@value
-class Retagged:
-    """A task whose tag was changed. `ready`: its eta has come, so that it may be leased as far as limits let it."""
-
-    name: str
-    ready: bool
-
-
 @dataclass(frozen=True, slots=True)
 class PayloadAllowance:
     """The bytes that the leased tasks of one reply may take; a task that does not fit is not leased.

@@ -21,9 +21,10 @@ from orchestrator.json_fields import Json, list_in, mapping_of, mappings_of
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.errors import PermissionDeniedError, QueueError, StoreUnavailableError
-from queue_core.server.access import ACCESS_OF_VERB, Access, check_whole_store, is_in_scope, is_listed
+from queue_core.roles import Access
+from queue_core.server.access import ACCESS_OF_VERB, check_whole_store, is_in_scope, is_listed
 from queue_core.server.auth import Principal
-from queue_core.server.endpoints import Endpoint
+from queue_core.server.endpoint import Endpoint
 from queue_core.task import QueueSpec
 
 FRESH_SECONDS: Final = 1.0

@@ -5,28 +5,23 @@ something is done or not, as when a connection is lost; leases that nobody recei
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Final, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from queue_core.api import Ended, Error, Queue, Queues, Renewable
+from queue_core.api import Queue, Queues
 from queue_core.async_client.calls import ThreadedCalls
+from queue_core.async_client.facade import AsyncQueuesVerbs, AsyncQueueVerbs
 from queue_core.async_client.waits import Wait
-from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Clock
 from queue_core.limits import check_wait_seconds
-from queue_core.stats import FinishedLease, History, QueueStats, TagStats
-from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.task import ANY, Lease, NewTask, TagFilter
 from queue_core.verbs import (
     Added,
-    Busy,
     Deletion,
     ExchangeResult,
-    Observation,
-    ObservationQuery,
-    Page,
-    Renewed,
-    Storage,
 )
+
+if TYPE_CHECKING:
+    from queue_core.async_client.schedules import AsyncSchedulesVerbs
 
 T = TypeVar("T")
 
@@ -38,7 +33,7 @@ CLOSE_SECONDS: Final = 5.0
 """Time that calls under way have to end when their client is closed."""
 
 
-class AsyncQueues:
+class AsyncQueues(AsyncQueuesVerbs):
     """All queues of a store or of a server, for one event loop: see `Queues`."""
 
     def __init__(
@@ -53,7 +48,8 @@ class AsyncQueues:
         self._queues = queues
         self._new_wait = new_wait
         self._close = close
-        self._calls = ThreadedCalls(clock=clock, short_limit=MAX_SHORT_CALLS, waits_limit=MAX_WAITS)
+        calls = ThreadedCalls(clock=clock, short_limit=MAX_SHORT_CALLS, waits_limit=MAX_WAITS)
+        super().__init__(calls, lambda: queues)
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,57 +59,14 @@ class AsyncQueues:
 
     def queue(self, name: str) -> "AsyncQueue":
         """See `Queues.queue`."""
-        return AsyncQueue(self, name)
+        return AsyncQueue(self, name, self._calls, lambda: self._queues.queue(name))
 
-    async def put_queue(self, spec: QueueSpec) -> bool:
-        """See `Queues.put_queue`."""
-        return await self.call(lambda queues: queues.put_queue(spec))
+    @property
+    def schedules(self) -> "AsyncSchedulesVerbs":
+        """See `Queues.schedules`."""
+        from queue_core.async_client.schedules import AsyncSchedulesVerbs  # most programs have no schedule
 
-    async def delete_queue(self, name: str) -> int:
-        """See `Queues.delete_queue`."""
-        return await self.call(lambda queues: queues.delete_queue(name))
-
-    async def queues(self) -> list[QueueSpec]:
-        """See `Queues.queues`."""
-        return await self.call(lambda queues: queues.queues())
-
-    async def storage(self) -> Storage:
-        """See `Queues.storage`."""
-        return await self.call(lambda queues: queues.storage())
-
-    async def set_storage_limit(self, limit_bytes: int | None) -> None:
-        """See `Queues.set_storage_limit`."""
-        await self.call(lambda queues: queues.set_storage_limit(limit_bytes))
-
-    async def observe(
-        self,
-        queue: str,
-        *,
-        tags: TagFilter = ANY,
-        after: int = 0,
-        workers: Sequence[str] = (),
-        ahead_seconds: float = 0.0,
-    ) -> Observation:
-        """See `Queues.observe`."""
-        return await self.call(
-            lambda queues: queues.observe(queue, tags=tags, after=after, workers=workers, ahead_seconds=ahead_seconds)
-        )
-
-    async def observe_many(self, queries: Sequence[ObservationQuery]) -> list[Observation | None]:
-        """See `Queues.observe_many`."""
-        return await self.call(lambda queues: queues.observe_many(queries))
-
-    async def retire_worker(self, worker: str, *, busy: Busy = "keep") -> bool:
-        """See `Queues.retire_worker`."""
-        return await self.call(lambda queues: queues.retire_worker(worker, busy=busy))
-
-    async def release_worker(self, worker: str, *, failure: Failure = WORKER_DIED) -> list[FinishedLease]:
-        """See `Queues.release_worker`."""
-        return await self.call(lambda queues: queues.release_worker(worker, failure=failure))
-
-    async def lead(self, name: str, holder: str, *, seconds: float) -> bool:
-        """See `Queues.lead`."""
-        return await self.call(lambda queues: queues.lead(name, holder, seconds=seconds))
+        return AsyncSchedulesVerbs(self._calls, lambda: self._queues.schedules)
 
     async def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`."""
@@ -130,10 +83,6 @@ class AsyncQueues:
         await self._calls.last(self._close_now)
 
     # -- for the queues of this client ---------------------------------------------------------------------------------
-
-    async def call(self, make: Callable[[Queues], T]) -> T:
-        """Make a call that does not wait, in a thread."""
-        return await self._calls.run(partial(make, self._queues))
 
     async def call_waiting(
         self, name: str, make: Callable[[Queue, float], T], *, wait_seconds: float, discard: Callable[[Queue, T], None]
@@ -158,10 +107,11 @@ class AsyncQueues:
         self._close()
 
 
-class AsyncQueue:
+class AsyncQueue(AsyncQueueVerbs):
     """One queue: see `Queue`."""
 
-    def __init__(self, queues: AsyncQueues, name: str) -> None:
+    def __init__(self, queues: AsyncQueues, name: str, calls: ThreadedCalls, find: Callable[[], Queue]) -> None:
+        super().__init__(calls, find)
         self._queues = queues
         self._name = name
 
@@ -219,89 +169,9 @@ class AsyncQueue:
             discard=lambda queue, exchanged: _give_back(queue, exchanged[0]),
         )
 
-    async def renew(self, leases: Renewable | Iterable[Renewable], *, seconds: float | None = None) -> list[Renewed]:
-        """See `Queue.renew`."""
-        return await self._call(lambda queue: queue.renew(leases, seconds=seconds))
-
-    async def release(
-        self,
-        leases: Lease | str | Iterable[Lease | str],
-        *,
-        delay_seconds: float | None = None,
-        charge: Literal["counted", "uncounted"] = "counted",
-        dead_reason: str = "",
-        error: Error | None = None,
-    ) -> list[FinishedLease]:
-        """See `Queue.release`."""
-        return await self._call(
-            lambda queue: queue.release(
-                leases, delay_seconds=delay_seconds, charge=charge, dead_reason=dead_reason, error=error
-            )
-        )
-
-    async def delete(
-        self, leases: Ended | Iterable[Ended], *, then: Sequence[NewTask] = (), connection: object | None = None
-    ) -> list[Added]:
-        """See `Queue.delete`, and `add` for `connection`."""
-        return await self._call(lambda queue: queue.delete(leases, then=then, connection=connection))
-
-    async def delete_by_name(self, names: str | Iterable[str]) -> list[Literal["deleted", "unknown", "tombstoned"]]:
-        """See `Queue.delete_by_name`."""
-        return await self._call(lambda queue: queue.delete_by_name(names))
-
-    async def purge(self, *, tags: TagFilter = ANY, dead: Literal["keep", "only"] = "keep") -> int:
-        """See `Queue.purge`."""
-        return await self._call(lambda queue: queue.purge(tags=tags, dead=dead))
-
-    async def pause(self) -> None:
-        """See `Queue.pause`."""
-        await self._call(lambda queue: queue.pause())
-
-    async def resume(self) -> None:
-        """See `Queue.resume`."""
-        await self._call(lambda queue: queue.resume())
-
-    async def redrive(self, names: str | Iterable[str] | None = None, *, tags: TagFilter = ANY) -> int:
-        """See `Queue.redrive`."""
-        return await self._call(lambda queue: queue.redrive(names, tags=tags))
-
-    async def stats(self, *, tags: TagFilter = ANY) -> QueueStats:
-        """See `Queue.stats`."""
-        return await self._call(lambda queue: queue.stats(tags=tags))
-
-    async def tag_stats(self, *, after: str | None = None, limit: int = 100) -> list[TagStats]:
-        """See `Queue.tag_stats`."""
-        return await self._call(lambda queue: queue.tag_stats(after=after, limit=limit))
-
-    async def peek(
-        self,
-        *,
-        tags: TagFilter = ANY,
-        states: frozenset[TaskState] = ALL_STATES,
-        names: Sequence[str] | None = None,
-        after: int = 0,
-        limit: int = 100,
-        payload_bytes: int = 0,
-    ) -> Page:
-        """See `Queue.peek`."""
-        return await self._call(
-            lambda queue: queue.peek(
-                tags=tags, states=states, names=names, after=after, limit=limit, payload_bytes=payload_bytes
-            )
-        )
-
-    async def history(
-        self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
-    ) -> History:
-        """See `Queue.history`."""
-        return await self._call(lambda queue: queue.history(names=names, before=before, limit=limit))
-
     async def close(self) -> None:
         """Close the client, and with it all queues of the same store or server."""
         await self._queues.close()
-
-    async def _call(self, make: Callable[[Queue], T]) -> T:
-        return await self._queues.call(lambda queues: make(queues.queue(self._name)))
 
 
 def _give_back(queue: Queue, leases: Sequence[Lease]) -> None:

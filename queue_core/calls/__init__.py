@@ -1,1 +1,1 @@
-"""Clients' calls that change something: each takes effect once, whether in one transaction or in several."""
+"""Clients' calls: how a verb is carried out, and how it takes effect once. Each verb is a value of `*_verbs.py`."""

@@ -7,7 +7,6 @@ that gets a repeat, and one that was stopped meanwhile. Once the call is over, n
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 from pydantic_core import from_json, to_json
 
@@ -15,9 +14,7 @@ from queue_core.calls.once import recognised
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError
 from queue_core.process.wording import counted
 from queue_core.service import Operation
-from queue_core.stats import TaskRemoval
 from queue_core.stores.idempotency import encode_refusal, raise_refusal
-from queue_core.task import TagFilter
 from queue_core.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall
 
@@ -98,26 +95,6 @@ def run_pieces(commit: Callable[[Operation[CallProgress]], CallProgress], run: R
         except StoreError as error:
             raise failed_after(done, error) from error
     return done.total
-
-
-def purge_pieces(queue: str, tags: TagFilter, *, dead: Literal["keep", "only"], by: str) -> RunPiece:
-    """Return the pieces of a purge."""
-
-    def run(piece: Piece) -> tuple[int, bool]:
-        count = piece.work.purge(queue, tags, dead=dead, removal=TaskRemoval(f"purged by {by}"))
-        return count, not count
-
-    return run
-
-
-def redrive_pieces(queue: str, tags: TagFilter) -> RunPiece:
-    """Return the pieces of a redrive of all dead tasks of these tags."""
-
-    def run(piece: Piece) -> tuple[int, bool]:
-        count = piece.work.redrive(queue, None, tags)
-        return count, not count
-
-    return run
 
 
 def failed_after(done: CallProgress, error: StoreError) -> StoreError:

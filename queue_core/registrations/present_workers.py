@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from queue_core.calls.registration_verbs import registrations
 from queue_core.clock import seconds_between
 from queue_core.registration import Registration
 from queue_core.registrations.served_tags import KIND as POOL_TAGS
 from queue_core.registrations.served_tags import is_recent
 from queue_core.registrations.supervisors import KIND as SUPERVISORS
 from queue_core.registrations.supervisors import supervisor_in
-from queue_core.registrations.verbs import registrations
 from queue_core.stats import HeldTask, LeasingWorker, WorkerActivity
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork

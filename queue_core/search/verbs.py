@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pydantic_core import from_json, to_json
 
 from queue_core.calls.pieces import Piece, RunPiece, keep_first, session_of
+from queue_core.calls.queue_verbs import Redrive, Retag
 from queue_core.clock import Instant
 from queue_core.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
 from queue_core.stats import TaskRemoval
@@ -136,7 +137,7 @@ def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Targe
         case "delete":
             return work.delete_by_name(queue, names, removal=TaskRemoval(f"deleted by {by}")).count("deleted")
         case "redrive":
-            return work.redrive(queue, names, ANY)
+            return Redrive(queue, names=names).run(work, by)
         case "release":
             released = work.release(queue, [Release(task.token, charge="uncounted") for task in tasks])
             return sum(1 for one in released if one is not None)
@@ -145,4 +146,4 @@ def _change(work: UnitOfWork, queue: str, action: Action, tasks: Sequence[_Targe
             assert eta is not None, "checked before"
             return sum(work.postpone(queue, task.name, expected=task.eta, eta=eta) for task in tasks)
         case "retag":
-            return work.retag(queue, names, to.tag)
+            return Retag(queue, names, to.tag).run(work, by)

@@ -8,17 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Final
 
+from queue_core.calls.every_verb import VERBS
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.celery_names import namespace_prefix
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
+from queue_core.roles import Access
 from queue_core.server.auth import Principal, check_role
 from queue_core.task import NewTask, QueueSpec
 from queue_core.unit_of_work import UnitOfWork
-
-Access = Literal["look", "list", "get", "lease", "delete", "update", "insert"]
-"""The kinds of access that an acl grants. Administrators are listed in every acl."""
 
 VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
     {
@@ -43,17 +42,12 @@ ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
         "release": "update",
         "delete": "delete",
         "wait": "look",
-        "stats": "look",
         "queues": "look",
         "schedules": "look",
         "peek": "list",
         "search": "list",
-        "history": "list",
         "observe": "list",
         "events": "list",
-        "pause": "update",
-        "resume": "update",
-        "redrive": "update",
         "operate": "update",
         "kill": "update",
         "release-matching": "update",
@@ -61,10 +55,8 @@ ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
         "postpone-matching": "update",
         "retag-matching": "update",
         "delete-matching": "delete",
-        "delete-by-name": "delete",
-        "purge": "delete",
-        "set-queue": "update",
         "declare-queue": "update",
+        **{verb.permission: verb.access for verb in VERBS if verb.access is not None},
     }
 )
 """The access that a verb of a queue needs."""

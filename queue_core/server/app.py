@@ -23,7 +23,8 @@ from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks import routes as cloudtasks
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
-from queue_core.server.endpoints import ENDPOINTS, Endpoint
+from queue_core.server.endpoint import Endpoint
+from queue_core.server.endpoints import ENDPOINTS
 from queue_core.server.event_stream import event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response

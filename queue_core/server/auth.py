@@ -10,23 +10,14 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
+from queue_core.calls.every_verb import VERBS
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.process.loopback import is_loopback
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import ADD, ADMINISTER, INSPECT, OPERATE, READ, WORK, Role
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.problems import Problem, given_twice, refusal
 
 Headers = Sequence[tuple[bytes, bytes]]
-
-ADD = Role.PRODUCER | Role.WORKER | Role.ADMIN
-"""Workers add too: the next stage of a pipeline."""
-WORK = Role.WORKER | Role.ADMIN
-ADMINISTER = Role.ADMIN
-OPERATE = Role.OPERATOR | Role.ADMIN
-"""Orders of daily work, which delete nothing and change no settings."""
-READ = Role.VIEWER | Role.OPERATOR | Role.PRODUCER | Role.WORKER | Role.ADMIN
-"""Counts, which reveal nothing of the payloads."""
-INSPECT = Role.VIEWER | Role.OPERATOR | Role.WORKER | Role.ADMIN
-"""Tasks with their payloads, and the event log."""
 
 REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
     {
@@ -40,19 +31,9 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "wait": READ,
         "observe": INSPECT,
         "peek": INSPECT,
-        "history": INSPECT,
         "events": INSPECT,
-        "stats": READ,
         "queues": READ,
-        "delete-by-name": ADMINISTER,
-        "purge": ADMINISTER,
-        "pause": OPERATE,
-        "resume": OPERATE,
-        "redrive": OPERATE,
-        "set-queue": ADMINISTER,
         "declare-queue": WORK,
-        "workers": ADMINISTER,
-        "lead": ADMINISTER,
         "register": ADMINISTER,
         "register-worker": WORK,
         "search": INSPECT,
@@ -70,6 +51,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "run": ADD | Role.OPERATOR,
         "operate": OPERATE,
         "kill": ADMINISTER,
+        **{verb.permission: verb.role for verb in VERBS},
     }
 )
 """The roles that allow a verb; one of them is enough. `operate` and `kill` are of a supervisor:
@@ -101,7 +83,10 @@ MAX_GRANTED = 1_000
 ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
-OF_ALL_QUEUES: Final = frozenset({"workers", "lead", "register", "backup", "declare-schedules", "add-ticks", "vacuum"})
+OF_ALL_QUEUES: Final = frozenset(
+    ["register", "backup", "declare-schedules", "add-ticks", "vacuum"]
+    + [verb.permission for verb in VERBS if verb.access is None]
+)
 """Verbs that concern the whole store: a token for some queues is refused."""
 
 

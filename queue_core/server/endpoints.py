@@ -1,56 +1,18 @@
 """The table of all endpoints: path, request, response, permission and handler of each."""
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import get_type_hints
+from collections.abc import Iterable, Mapping
+from typing import Any, get_type_hints
 
-from queue_core.http_api.values import Json
+from queue_core.calls import queue_verbs, store_verbs
+from queue_core.calls.queue_verbs import ReadStats, ReadTagStats
+from queue_core.calls.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
+from queue_core.calls.verb import Verb
 from queue_core.server import handlers, mailbox_calls, schedules, schemas, search
+from queue_core.server.endpoint import Endpoint, Handler, Parameter
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
-from queue_core.server.handlers import EndpointCall
 from queue_core.server.leases import reports
-from queue_core.server.schemas import Response, response
-from queue_core.server.state import ServerState
-
-Handler = Callable[[ServerState, EndpointCall], Awaitable[object]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter in the query string."""
-
-    name: str
-    schema: Json
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One method of one path.
-
-    Args:
-        permission: a verb of `auth.REQUIRED_ROLES`, or None for everybody.
-        handler: None for the verbs of the fast path, and for `extensions.ReadOnlyRoute`.
-        operation: the operation's id, where neither handler nor path names it.
-        max_body_bytes: size of a body, where it is no verb of the fast path.
-    """
-
-    method: str
-    path: str
-    summary: str
-    permission: str | None
-    handler: Handler | None
-    takes: type[schemas.RequestBody] | None
-    answers: Response
-    query: tuple[Parameter, ...] = ()
-    operation: str = ""
-    max_body_bytes: int = MAX_PLAIN_BODY_BYTES
-
-    @property
-    def name(self) -> str:
-        """The operation's id: the handler's name, or the verb's."""
-        return self.operation or (self.handler.__name__ if self.handler else self.path.rpartition("/")[2])
-
+from queue_core.server.schemas import response
+from queue_core.server.verb_endpoints import Served, endpoint_of
 
 _TAGS = (
     Parameter("tag", {"type": "array", "items": {"type": "string"}}, "Only these tags."),
@@ -64,7 +26,6 @@ _LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum":
 _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sent events.")
 
 _QUEUE = "/v1/queues/{queue}"
-_WORKER = "/v1/workers/{worker}"
 _SCHEDULE = "/v1/schedules/{schedule}"
 
 
@@ -84,12 +45,30 @@ def _regular(
 
 
 def _post(path: str, summary: str, handler: Handler, takes: type[schemas.RequestBody]) -> Endpoint:
-    permission = "workers" if path.startswith(_WORKER) else path.rpartition("/")[2]
+    permission = path.rpartition("/")[2]
     return _regular("POST", path, summary, permission, handler, takes)
 
 
 def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: type) -> Endpoint:
     return Endpoint("POST", f"{_QUEUE}/{verb}", summary, verb, None, takes, response(answers))
+
+
+_SERVED: Mapping[type[Verb[Any]], Served[Any]] = {
+    ReadStats: Served(query=_TAGS),
+    ReadTagStats: Served(query=(_AFTER_TAG, _LIMIT)),
+    DeleteQueue: Served(then=handlers.forget_queue),
+    RetireWorker: Served(then=handlers.wake_retired),
+    ReleaseWorker: Served(
+        reports.ReleaseWorkerRequest,
+        lambda call: ReleaseWorker(call.path["worker"], call.read(reports.ReleaseWorkerRequest).value()),
+        handlers.wake_released,
+    ),
+}
+"""What the server adds to some verbs."""
+
+
+def _of_verbs(kinds: Iterable[type[Verb[Any]]]) -> list[Endpoint]:
+    return [endpoint_of(kind, _SERVED.get(kind, Served())) for kind in kinds]
 
 
 ENDPOINTS = (
@@ -99,16 +78,7 @@ ENDPOINTS = (
     _fast("renew", "Renew leases.", reports.RenewRequest, schemas.RenewedLeases),
     _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
     _post(f"{_QUEUE}/release", "Release leases.", handlers.release, reports.ReleaseRequest),
-    _post(
-        f"{_QUEUE}/delete-by-name",
-        "Delete tasks by name, leased or not.",
-        handlers.delete_by_name,
-        schemas.NamesRequest,
-    ),
-    _post(f"{_QUEUE}/purge", "Delete all tasks, or all dead ones.", handlers.purge, schemas.PurgeRequest),
-    _post(f"{_QUEUE}/pause", "Grant no more leases.", handlers.pause, schemas.EmptyBody),
-    _post(f"{_QUEUE}/resume", "Grant leases again.", handlers.resume, schemas.EmptyBody),
-    _post(f"{_QUEUE}/redrive", "Make dead tasks ready.", handlers.redrive, schemas.RedriveRequest),
+    *_of_verbs(queue_verbs.SERVED),
     _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
     _post(f"{_QUEUE}/search", "Find tasks, by what they went through.", search.search, search.SearchRequest),
     _post(
@@ -126,16 +96,11 @@ ENDPOINTS = (
         search.RetagRequest,
     ),
     _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
-    _post(f"{_QUEUE}/history", "Show ended leases.", handlers.history, reports.HistoryRequest),
     _post(
         f"{_QUEUE}/observe",
         "Return what scaling a pool needs: counts, leases, samples, workers.",
         handlers.observe,
         schemas.ObserveRequest,
-    ),
-    _regular("GET", f"{_QUEUE}/stats", "Return counts and totals of a queue.", "stats", handlers.stats, query=_TAGS),
-    _regular(
-        "GET", f"{_QUEUE}/tags", "Return counts of each tag.", "stats", handlers.tag_stats, query=(_AFTER_TAG, _LIMIT)
     ),
     _regular("GET", "/v1/queues", "List all queues with their settings.", "queues", handlers.list_queues),
     _regular(
@@ -146,34 +111,7 @@ ENDPOINTS = (
     _regular(
         "PUT", _QUEUE, "Create a queue, or change its settings.", "declare-queue", handlers.set_queue, schemas.QueueBody
     ),
-    _regular("DELETE", _QUEUE, "Delete a queue and its tasks.", "set-queue", handlers.delete_queue),
-    _regular(
-        "GET",
-        "/v1/storage",
-        "Return the limit on all payloads and their size; without a limit they are not counted.",
-        "queues",
-        handlers.show_storage,
-    ),
-    _regular(
-        "PUT",
-        "/v1/storage",
-        "Limit the payloads of all tasks together.",
-        "set-queue",
-        handlers.set_storage,
-        schemas.StorageLimit,
-    ),
-    _post(
-        f"{_WORKER}/retire",
-        "Fence a worker: it is granted no more leases.",
-        handlers.retire_worker,
-        schemas.RetireRequest,
-    ),
-    _post(
-        f"{_WORKER}/release",
-        "Release all leases of a dead worker.",
-        handlers.release_worker,
-        reports.ReleaseWorkerRequest,
-    ),
+    *_of_verbs(store_verbs.SERVED),
     _regular(
         "GET",
         f"{_QUEUE}/workers",
@@ -188,7 +126,6 @@ ENDPOINTS = (
         handlers.observe_many,
         schemas.ObserveManyRequest,
     ),
-    _post("/v1/lead", "Take or keep a lead.", handlers.lead, schemas.LeadRequest),
     _regular(
         "POST",
         "/v1/registrations/workers",

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queue_core.calls.registration_verbs import registrations
 from queue_core.errors import QueueError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
@@ -28,7 +29,6 @@ from queue_core.registrations.supervisors import (
     supervisor_in,
     supervisor_json,
 )
-from queue_core.registrations.verbs import registrations
 from queue_core.server.console.proxy import token_elsewhere
 from queue_core.server.extensions import response_of
 from queue_core.server.fast_path import Reply, reply_of

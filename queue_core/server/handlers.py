@@ -11,17 +11,19 @@ from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from queue_core import limits
+from queue_core.calls import answers, registration_verbs
 from queue_core.calls.once import once
-from queue_core.calls.pieces import CallProgress, RunPiece, failed_after, piece_after, purge_pieces, redrive_pieces
+from queue_core.calls.pieces import CallProgress, RunPiece, failed_after, piece_after
+from queue_core.calls.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
 from queue_core.errors import InvalidCountError, InvalidRequestError, StoreError
 from queue_core.events import QueueEvent
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
-from queue_core.registration import MAX_REGISTRATION_SECONDS, Registration
+from queue_core.registration import MAX_REGISTRATION_SECONDS
 from queue_core.registrations import present_workers as present
-from queue_core.registrations import verbs as registration_verbs
+from queue_core.roles import Role
 from queue_core.server import events, schemas
-from queue_core.server.access import check_whole_store, is_in_scope, sees_facts
+from queue_core.server.access import is_in_scope, sees_facts
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.event_stream import event_json
@@ -29,13 +31,12 @@ from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
 from queue_core.server.metrics import read_all_stats
 from queue_core.server.open_calls import a_long_wait
-from queue_core.server.options import Role
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, TaskRemoval, WorkerActivity
+from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, NameOutcome, Observation, Storage
+from queue_core.verbs import ClientCall, Observation
 
 log = get_logger()
 
@@ -109,15 +110,15 @@ def log_change(call: EndpointCall, action: str, **facts: object) -> None:
 
 
 async def change(
-    core: ServerState, key: bytes | None, answers: type[T], verb: Callable[[UnitOfWork], T], *, size_bytes: int = 0
+    core: ServerState, key: bytes | None, result: type[T], verb: Callable[[UnitOfWork], T], *, size_bytes: int = 0
 ) -> T:
     """Run a verb that changes something; with an `Idempotency-Key`, so that it takes effect once.
 
     Args:
-        answers: the type of the verb's answer, which is stored as JSON.
+        result: the type of the verb's result, which is stored as JSON.
         size_bytes: see `Committer.submit`.
     """
-    adapter: TypeAdapter[T] = _adapter(cast("Any", answers))
+    adapter: TypeAdapter[T] = _adapter(cast("Any", result))
 
     def run(work: UnitOfWork, call: ClientCall | None) -> T:
         return once(work, call, verb, encode=adapter.dump_json, decode=adapter.validate_json)
@@ -140,14 +141,14 @@ async def in_pieces(core: ServerState, call: ClientCall | None, run: RunPiece) -
 
 
 @cache
-def _adapter(answers: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(answers)
+def _adapter(result: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(result)
 
 
 # -- workers and producers ------------------------------------------------------------------------------------------
 
 
-async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
+async def release(core: ServerState, call: EndpointCall) -> answers.ReleasedLeases:
     params = call.read(reports.ReleaseRequest)
     tokens = core.seals.opened(params.tokens, call.principal)
     releases = [replace(one, token=token) for one, token in zip(params.values(), tokens.plain, strict=True)]
@@ -162,53 +163,10 @@ async def release(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeas
     return {"released": [outcome for outcome in outcomes if outcome is not None]}
 
 
-async def delete_by_name(core: ServerState, call: EndpointCall) -> schemas.NameOutcomes:
-    names = call.read(schemas.NamesRequest).names
-
-    def run(work: UnitOfWork, client_call: ClientCall | None) -> list[NameOutcome]:
-        return work.delete_by_name(call.queue, names, removal=TaskRemoval(f"deleted by {call.who}"), call=client_call)
-
-    outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))
-    if deleted := outcomes.count("deleted"):
-        log_change(call, "delete", tasks=deleted)
-    return {"outcomes": outcomes}
-
-
 # -- administrators -------------------------------------------------------------------------------------------------
 
 
-async def purge(core: ServerState, call: EndpointCall) -> schemas.Count:
-    params = call.read(schemas.PurgeRequest)
-    pieces = purge_pieces(call.queue, params.filter(), dead=params.dead, by=call.who)
-    count = await in_pieces(core, client_call(call.key), pieces)
-    log_change(call, "purge", tasks=count)
-    return {"count": count}
-
-
-async def pause(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await change(core, call.key, bool, lambda work: work.set_paused(call.queue, "paused"))
-    log_change(call, "pause")
-    return {}
-
-
-async def resume(core: ServerState, call: EndpointCall) -> schemas.Done:
-    await change(core, call.key, bool, lambda work: work.set_paused(call.queue, "running"))
-    log_change(call, "resume")
-    return {}
-
-
-async def redrive(core: ServerState, call: EndpointCall) -> schemas.Count:
-    params = call.read(schemas.RedriveRequest)
-    tags = params.filter()
-    if params.names is not None:
-        count = await change(core, call.key, int, lambda work: work.redrive(call.queue, params.names, tags))
-    else:
-        count = await in_pieces(core, client_call(call.key), redrive_pieces(call.queue, tags))
-    log_change(call, "redrive", tasks=count)
-    return {"count": count}
-
-
-async def list_queues(core: ServerState, call: EndpointCall) -> schemas.QueueListReply:
+async def list_queues(core: ServerState, call: EndpointCall) -> answers.QueueListReply:
     return {"queues": core.access.visible(call.principal, await core.read(lambda work: work.transaction.queues()))}
 
 
@@ -216,7 +174,7 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
     return await core.read(lambda work: work.transaction.queue(call.queue))
 
 
-async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
+async def set_queue(core: ServerState, call: EndpointCall) -> answers.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
     if call.principal.is_admin:
         created = await change(core, call.key, bool, lambda work: work.put_queue(spec))
@@ -230,39 +188,13 @@ async def set_queue(core: ServerState, call: EndpointCall) -> schemas.Created:
     return {"created": created}
 
 
-async def show_storage(core: ServerState, call: EndpointCall) -> Storage:
-    check_whole_store(call.principal, "the size of the store")
-    return await core.read(lambda work: work.transaction.storage())
-
-
-async def set_storage(core: ServerState, call: EndpointCall) -> schemas.Done:
-    check_whole_store(call.principal, "the limit of the store")
-    limit_bytes = call.read(schemas.StorageLimit).limit_bytes
-    await change(core, call.key, NoneType, lambda work: work.set_storage_limit(limit_bytes))
-    log_change(call, "limit storage", limit_bytes=limit_bytes)
-    return {}
-
-
-async def delete_queue(core: ServerState, call: EndpointCall) -> schemas.Count:
-    count = await change(
-        core,
-        call.key,
-        int,
-        lambda work: work.transaction.delete_queue(call.queue),
-        size_bytes=MANY_TASKS_BYTES,
-    )
-    core.access.forget(call.queue)
-    core.waiting.retry_queue(call.queue)
-    log_change(call, "delete queue", tasks=count)
-    return {"count": count}
+def forget_queue(core: ServerState, verb: DeleteQueue, _count: int) -> None:
+    """Let waiting calls learn that their queue is gone."""
+    core.access.forget(verb.queue)
+    core.waiting.retry_queue(verb.queue)
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
-
-
-async def stats(core: ServerState, call: EndpointCall) -> QueueStats:
-    tags = call.tags()
-    return await core.read(lambda work: work.stats(call.queue, tags))
 
 
 class EveryStats(TypedDict):
@@ -305,12 +237,6 @@ def _listed(patterns: Sequence[str] | None) -> list[str] | None:
     return None if patterns is None else list(patterns)
 
 
-async def tag_stats(core: ServerState, call: EndpointCall) -> schemas.TagCounts:
-    after, limit = call.one("after"), call.number("limit", 100)
-    found = await core.read(lambda work: work.tag_stats(call.queue, after=after, limit=limit))
-    return {"tags": list(found)}
-
-
 async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
     params = call.read(schemas.PeekRequest)
     tags, states = params.filter(), params.wanted()
@@ -326,14 +252,6 @@ async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
         )
     )
     return schemas.page_out(page)
-
-
-async def history(core: ServerState, call: EndpointCall) -> reports.LeaseHistory:
-    params = call.read(reports.HistoryRequest)
-    found = await core.read(
-        lambda work: work.history(call.queue, names=params.names, before=params.before, limit=params.limit)
-    )
-    return {"leases": list(found.leases), "next_before": found.next_before}
 
 
 async def observe(core: ServerState, call: EndpointCall) -> Observation:
@@ -397,25 +315,15 @@ async def visible_events(
 # -- supervisors ----------------------------------------------------------------------------------------------------
 
 
-async def retire_worker(core: ServerState, call: EndpointCall) -> schemas.Retired:
-    worker = call.path["worker"]
-    busy = call.read(schemas.RetireRequest).busy
-    limits.check_worker(worker)
-    retired = await change(core, call.key, bool, lambda work: work.retire_worker(worker, busy=busy))
-    if retired or busy == "finish":
-        core.waiting.retry_worker(worker)
-    return {"retired": retired}
+def wake_retired(core: ServerState, verb: RetireWorker, retired: bool) -> None:  # noqa: FBT001 - the verb's result
+    """End the waiting calls of a worker that was fenced."""
+    if retired or verb.busy == "finish":
+        core.waiting.retry_worker(verb.worker)
 
 
-async def release_worker(core: ServerState, call: EndpointCall) -> schemas.ReleasedLeases:
-    worker = call.path["worker"]
-    failure = call.read(reports.ReleaseWorkerRequest).value()
-    limits.check_worker(worker)
-    finished = await change(
-        core, call.key, list[FinishedLease], lambda work: work.release_worker(worker, failure=failure)
-    )
-    core.waiting.retry_worker(worker)
-    return {"released": list(finished)}
+def wake_released(core: ServerState, verb: ReleaseWorker, _finished: object) -> None:
+    """End the waiting calls of a worker that is dead."""
+    core.waiting.retry_worker(verb.worker)
 
 
 async def worker_activity(core: ServerState, call: EndpointCall) -> schemas.WorkerActivities:
@@ -445,15 +353,6 @@ async def present_workers(core: ServerState, call: EndpointCall) -> PresentWorke
     return {"workers": await core.read(read)}
 
 
-async def lead(core: ServerState, call: EndpointCall) -> schemas.Held:
-    params = call.read(schemas.LeadRequest)
-
-    def take_lead(work: UnitOfWork) -> bool:
-        return work.lead(params.name, params.holder, seconds=params.seconds)
-
-    return {"held": await change(core, call.key, bool, take_lead)}
-
-
 class RegisterRequest(schemas.RequestBody):
     """Facts of a program under a name of its own, and how long they hold unless they are renewed."""
 
@@ -462,17 +361,11 @@ class RegisterRequest(schemas.RequestBody):
     seconds: float = Field(ge=0, le=MAX_REGISTRATION_SECONDS, description="0 ends the registration.")
 
 
-class RegistrationList(TypedDict):
-    """Registrations that hold now, by name; `until` is their end unless they are renewed."""
-
-    registrations: list[Registration]
-
-
-async def register(core: ServerState, call: EndpointCall) -> schemas.Done:
+async def register(core: ServerState, call: EndpointCall) -> answers.Done:
     return await _register(core, call, call.path["kind"])
 
 
-async def _register(core: ServerState, call: EndpointCall, kind: str) -> schemas.Done:
+async def _register(core: ServerState, call: EndpointCall, kind: str) -> answers.Done:
     params = call.read(RegisterRequest)
 
     def register_here(work: UnitOfWork) -> None:
@@ -482,11 +375,11 @@ async def _register(core: ServerState, call: EndpointCall, kind: str) -> schemas
     return {}
 
 
-async def register_worker(core: ServerState, call: EndpointCall) -> schemas.Done:
+async def register_worker(core: ServerState, call: EndpointCall) -> answers.Done:
     return await _register(core, call, present.KIND)
 
 
-async def registrations(core: ServerState, call: EndpointCall) -> RegistrationList:
+async def registrations(core: ServerState, call: EndpointCall) -> answers.RegistrationList:
     kind = call.path["kind"]
     found = await core.read(lambda work: registration_verbs.registrations(work, kind))
     return {"registrations": [one for one in found if sees_facts(call.principal, one.facts)]}

@@ -8,7 +8,8 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queue_core.process.places import Places
-from queue_core.server.auth import ANONYMOUS_ADMIN, WORK, Principal
+from queue_core.roles import WORK
+from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.problems import refusal
 
 _RETRY: Final = ((b"retry-after", b"1"),)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import IntFlag
 from pathlib import Path
 
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
 from queue_core.process.loopback import is_loopback
+from queue_core.roles import Role
 from queue_core.task import QueueSpec
 
 DEFAULT_PORT = 7878
@@ -16,17 +16,6 @@ MAX_BODY_BYTES = 64 << 20
 """Default size of a request's body, at most, in bytes."""
 MAX_WAITING = 10_000
 """Default number of lease calls that wait at once."""
-
-
-class Role(IntFlag):
-    """The rights of a caller; a token's roles add up."""
-
-    VIEWER = 1
-    PRODUCER = 2
-    WORKER = 4
-    ADMIN = 8
-    OPERATOR = 16
-    """Looks at everything, and gives the orders of daily work: pause, resume, redrive, scale, drain, reload."""
 
 
 @dataclass(frozen=True, slots=True)

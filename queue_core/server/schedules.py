@@ -9,11 +9,11 @@ from typing_extensions import TypedDict
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, UnknownScheduleError
 from queue_core.periodic import verbs as schedule_verbs
+from queue_core.roles import Access
 from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
-from queue_core.server.access import Access
 from queue_core.server.handlers import EndpointCall, change, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState

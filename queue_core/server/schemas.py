@@ -21,9 +21,9 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.limits import MAX_HEADERS_BYTES
-from queue_core.stats import FinishedLease, TagStats, WorkerActivity
+from queue_core.stats import WorkerActivity
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Added, Deletion, NameOutcome, Observation, ObservationQuery, Page, Renewed
+from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewed
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 
@@ -187,24 +187,6 @@ class DeleteRequest(RequestBody):
         return [Deletion(token) for token in self.tokens] + [one.value(one.token) for one in self.deletions]
 
 
-class NamesRequest(RequestBody):
-    """Tasks by name."""
-
-    names: list[str]
-
-
-class PurgeRequest(Tagged):
-    """The tasks to delete."""
-
-    dead: Literal["keep", "only"] = "keep"
-
-
-class RedriveRequest(Tagged):
-    """Dead tasks, by name or by tag."""
-
-    names: list[str] | None = None
-
-
 class PeekRequest(Tagged):
     """The tasks to show."""
 
@@ -243,14 +225,6 @@ class ObserveManyRequest(RequestBody):
     """The observations that a supervisor of many pools needs at once."""
 
     looks: list[LookRequest] = Field(max_length=limits.MAX_LOOKS_PER_CALL)
-
-
-class LeadRequest(RequestBody):
-    """A lead, and its holder."""
-
-    name: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
-    holder: str = Field(min_length=1, max_length=limits.MAX_WORKER_CHARACTERS)
-    seconds: float = Field(ge=0, le=limits.MAX_LEASE_SECONDS)
 
 
 class WaitFor(Tagged):
@@ -318,18 +292,6 @@ class QueueBody(RequestBody):
         settings["rate"] = None if self.rate is None else self.rate.value()
         settings["per_tag"] = self.per_tag.value()
         return QueueSpec(name, **settings)
-
-
-class StorageLimit(RequestBody):
-    """The limit on the payloads of all tasks."""
-
-    limit_bytes: int | None = Field(ge=0, le=limits.MAX_STORAGE_BYTES, description="null: no limit.")
-
-
-class RetireRequest(RequestBody):
-    """A worker that holds a lease: keep it, or let it finish its leases and get no more."""
-
-    busy: Literal["keep", "finish"] = "keep"
 
 
 class EmptyBody(RequestBody):
@@ -442,28 +404,6 @@ class RenewedLeases(TypedDict):
     renewed: list[Renewed]
 
 
-class ReleasedLeases(TypedDict):
-    """The released leases."""
-
-    released: list[FinishedLease]
-
-
-class NameOutcomes(TypedDict):
-    """One outcome per name, in order."""
-
-    outcomes: list[NameOutcome]
-
-
-class Count(TypedDict):
-    """The number of tasks."""
-
-    count: int
-
-
-class Done(TypedDict):
-    """An empty object: it is done."""
-
-
 class TaskOut(TypedDict):
     """A task and its state."""
 
@@ -537,24 +477,6 @@ def page_out(page: Page) -> TaskPage:
     return {"tasks": [task_out(task) for task in page.tasks], "next_after": page.next_after}
 
 
-class QueueListReply(TypedDict):
-    """All queues by name."""
-
-    queues: list[QueueSpec]
-
-
-class Created(TypedDict):
-    """Return whether the queue is new."""
-
-    created: bool
-
-
-class TagCounts(TypedDict):
-    """Counts per tag; null is untagged."""
-
-    tags: list[TagStats]
-
-
 class ObservationsOut(TypedDict):
     """One observation per query, in order; null for a queue that does not exist."""
 
@@ -565,18 +487,6 @@ class WorkerActivities(TypedDict):
     """Workers that called this server lately, those silent for longest first."""
 
     workers: list[WorkerActivity]
-
-
-class Retired(TypedDict):
-    """False when the worker holds a lease."""
-
-    retired: bool
-
-
-class Held(TypedDict):
-    """Return whether the holder has the lead."""
-
-    held: bool
 
 
 class BackedUp(TypedDict):

@@ -19,9 +19,10 @@ from queue_core.attempts.attempt import Failure
 from queue_core.clock import SystemClock
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.registrations.supervisors import KIND
+from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.extensions import NO_EXTENSIONS
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 import orchestrator
-from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ProxyLogin, ServeOptions
 from tests.support.nginx import NAME, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, a_server
 

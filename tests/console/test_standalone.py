@@ -21,8 +21,9 @@ from queue_core.console.app import PersonFinder
 from queue_core.console.logins import CODE_SECONDS, OneTimeLogins
 from queue_core.errors import InvalidSettingError
 from queue_core.http_api.values import Json
+from queue_core.roles import Role
 from queue_core.server.console.proxy import role_login
-from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
+from queue_core.server.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec

@@ -52,9 +52,10 @@ from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
 from queue_core.process.own_terminal import OwnTerminal
+from queue_core.roles import Role
 from queue_core.server.app import release
 from queue_core.server.extensions import Extensions
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
 
 RENEW: Final = -1

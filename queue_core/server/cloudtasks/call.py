@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import PermissionDeniedError
-from queue_core.server.access import Access, check_access, check_queue, check_scope
+from queue_core.roles import Access
+from queue_core.server.access import check_access, check_queue, check_scope
 from queue_core.server.auth import Principal, check_role
 from queue_core.server.cloudtasks.failures import invalid
 from queue_core.server.leases.rates import LeaseRate

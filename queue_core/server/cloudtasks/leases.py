@@ -6,7 +6,7 @@ from queue_core import limits
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.process.wording import counted
-from queue_core.server.access import Access
+from queue_core.roles import Access
 from queue_core.server.cloudtasks.call import CloudTasksCall, MessageReader, Values
 from queue_core.server.cloudtasks.failures import CloudTasksError, RpcStatus, invalid, refused
 from queue_core.server.cloudtasks.filters import lease_filter

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
 from queue_core import limits
 from queue_core.attempts.attempt import (
@@ -25,8 +24,7 @@ from queue_core.attempts.attempt import (
 )
 from queue_core.attempts.failures import failure_of
 from queue_core.errors import InvalidRequestError
-from queue_core.server.schemas import RequestBody, Whole
-from queue_core.stats import FinishedLease
+from queue_core.server.schemas import RequestBody
 from queue_core.task import Progress
 from queue_core.verbs import Release, Renewal
 
@@ -179,18 +177,3 @@ class ReleaseWorkerRequest(RequestBody):
     def value(self) -> Failure:
         """Return it as a value."""
         return WORKER_DIED if self.failure is None else self.failure.value("worker_died")
-
-
-class HistoryRequest(RequestBody):
-    """The ended leases to show: of all tasks, or of those named."""
-
-    names: list[str] | None = Field(None, description="Of tasks, or ids that Celery gave them.")
-    before: Whole | None = Field(None, description="`next_before` of the page before.")
-    limit: int = Field(100, description=f"In [1, {limits.MAX_PEEK_TASKS}].", examples=[100])
-
-
-class LeaseHistory(TypedDict):
-    """Ended leases, newest first, and where the next page begins."""
-
-    leases: list[FinishedLease]
-    next_before: int | None

@@ -8,7 +8,8 @@ from types import MappingProxyType
 from queue_core import limits
 from queue_core.clock import Instant, after
 from queue_core.http_api.values import Json
-from queue_core.server.access import Access, check_access, check_scope
+from queue_core.roles import Access
+from queue_core.server.access import check_access, check_scope
 from queue_core.server.auth import described
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.state import ServerState

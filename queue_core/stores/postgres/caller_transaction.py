@@ -5,12 +5,13 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
+from queue_core.changes import READY_OR_HELD, Changed, Selector, Transition
 from queue_core.clock import NEVER, Instant
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
-from queue_core.task import NewTask, StoredTask, TagFilter
+from queue_core.task import NewTask, StoredTask
 from queue_core.verbs import Added, Deleted, Deletion, Granted, LeaseRequest, Release
 
 _NOTIFY = Statement(
@@ -63,12 +64,11 @@ class CallerTransaction(PostgresTransaction):
         self._notify(_finished(expired))
         return expired, more
 
-    def redrive(
-        self, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
-    ) -> list[StoredTask]:
-        redriven = super().redrive(queue, names, tags, limit=limit, now=now)
-        self._notify((queue, task.tag) for task in redriven)
-        return redriven
+    def apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
+        changed = super().apply(queue, selector, transition, now=now)
+        after = [one.outcome for one in changed if isinstance(one.outcome, StoredTask)]
+        self._notify((queue, task.tag) for task in after if task.state in READY_OR_HELD)
+        return changed
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
         has_changed = super().set_paused(queue, paused)

@@ -3,7 +3,8 @@
 import pytest
 
 from orchestrator.cli.commands.up import _with_own_tokens
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ServeOptions
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ADMIN])

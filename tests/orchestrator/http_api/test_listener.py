@@ -25,8 +25,9 @@ from orchestrator.samples import UnservedTag
 from orchestrator.scaling.decision import GuardName
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase, view_of
 from queue_core.errors import InvalidSettingError
+from queue_core.roles import Role
 from queue_core.server.metrics import exposition
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.problems import Problem
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from queue_core.calls.queue_verbs import ReadHistory
 from queue_core.clock import ManualClock
 from queue_core.server import schemas
 from queue_core.server.leases import reports
+from queue_core.server.verb_endpoints import request_of
 from queue_core.task import QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
@@ -161,7 +163,7 @@ def test_a_header_of_the_wrong_type_is_not_shown(server: RunningServer) -> None:
         ),
         (reports.ReleaseRequest, {"tokens": [], "error": "a: b"}),
         (reports.ReleaseWorkerRequest, {"failure": {"error": "SIGKILL", "host": "::1"}}),
-        (reports.HistoryRequest, {"names": None, "before": None, "limit": 1}),
+        (request_of(ReadHistory), {"names": None, "before": None, "limit": 1}),
     ],
 )
 def test_keys_are_counted_exactly_so_that_no_body_is_parsed_twice(

@@ -10,9 +10,10 @@ from queue_core.client import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock, SteadyClock, after
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownScheduleError
 from queue_core.local import LocalQueues
+from queue_core.roles import Role
 from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import CatchUp, Schedule
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec

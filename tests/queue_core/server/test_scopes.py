@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from queue_core.local import LocalQueues
+from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.access import ACCESS_OF_VERB, VERB_OF_ACCESS
 from queue_core.server.appengine import messages
@@ -21,8 +22,9 @@ from queue_core.server.appengine.schema import ProtoRecord
 from queue_core.server.auth import OF_ALL_QUEUES, REQUIRED_ROLES
 from queue_core.server.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
 from queue_core.server.cloudtasks.methods import METHODS
-from queue_core.server.endpoints import ENDPOINTS, Endpoint
-from queue_core.server.options import AccessToken, GrpcOptions, Role, ServeOptions
+from queue_core.server.endpoint import Endpoint
+from queue_core.server.endpoints import ENDPOINTS
+from queue_core.server.options import AccessToken, GrpcOptions, ServeOptions
 from queue_core.server.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec

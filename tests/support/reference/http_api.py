@@ -11,10 +11,11 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
+from queue_core.roles import Role
 from queue_core.server.auth import REQUIRED_ROLES
-from queue_core.server.endpoints import ENDPOINTS, Endpoint
+from queue_core.server.endpoint import Endpoint
+from queue_core.server.endpoints import ENDPOINTS
 from queue_core.server.openapi import document
-from queue_core.server.options import Role
 from tests.support.reference.markdown import code, page, sentence, table
 from tests.support.reference.schemas import Schema, in_words
 

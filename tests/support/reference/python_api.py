@@ -134,18 +134,30 @@ def _class(found: type) -> Iterator[str]:
     if constructor and inspect.isfunction(own) and own.__doc__ and not dataclasses.is_dataclass(found):
         yield docstring(own)
     members = list(_members(found))
-    same = [(name, as_in) for name, member in members if (as_in := _SAME.fullmatch(inspect.getdoc(member) or ""))]
+    same = {name: as_in for name, member in members if (as_in := _same_as(found, member))}
     if same:
-        names = ", ".join(code(f".{name}") for name, _ in same)
-        yield f"As in {code(same[0][1][1])}{', awaited' if found.__name__.startswith('Async') else ''}: {names}."
+        protocol = next(iter(same.values()))
+        order = [name for name, _ in _members(getattr(queue_core, protocol))]
+        names = ", ".join(code(f".{name}") for name in sorted(same, key=order.index))
+        yield f"As in {code(protocol)}{', awaited' if found.__name__.startswith('Async') else ''}: {names}."
     for name, member in members:
-        if name in dict(same):
+        if name in same:
             continue
         if isinstance(member, property):
             yield f"**{code(f'.{name}')}** {docstring(member)}"
         else:
             function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
             yield f"{_signature(f'.{name}', function)}\n\n{docstring(function)}"
+
+
+def _same_as(found: type, member: object) -> str:
+    """Return the public protocol that a member is inherited from, or whose description it refers to; "": neither."""
+    as_in = _SAME.fullmatch(inspect.getdoc(member) or "")
+    if as_in:
+        return as_in[1]
+    function = member.fget if isinstance(member, property) else member
+    owner = getattr(function, "__qualname__", "").partition(".")[0]
+    return owner if owner in ("Queue", "Queues") and owner != found.__name__ else ""
 
 
 def _members(found: type) -> Iterator[tuple[str, object]]:

@@ -19,6 +19,7 @@ from queue_core.stores.bounded_page import bounded_page
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, Granted, LeaseRequest, Page, PayloadAllowance, PeekQuery, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.task_builders import MICROSECOND
 
 QUEUES = ("one", "two")
@@ -320,7 +321,7 @@ class StoreModel(RuleBasedStateMachine):
 
     @rule(queue=queues, tags=filters, names=some.one_of(some.none(), names))
     def redrive(self, queue: str, tags: TagFilter, names: list[str] | None) -> None:
-        self.both(lambda to: to.redrive(queue, names, tags, limit=1000, now=self.clock.now()))
+        self.both(lambda to: changes.redrive(to, queue, names, tags, limit=1000, now=self.clock.now()))
 
     @rule(queue=queues, names=names, picks=some.lists(some.integers(0, 9), max_size=4), tag=some.sampled_from(TAGS))
     def retag(self, queue: str, names: list[str], picks: list[int], tag: str | None) -> None:
@@ -333,7 +334,7 @@ class StoreModel(RuleBasedStateMachine):
         tasks = self.both(found)
         if isinstance(tasks, tuple) and tasks:
             names = [*names, *(tasks[pick % len(tasks)].shown_name for pick in picks)]
-        self.both(lambda to: to.retag(queue, names, tag, now=now))
+        self.both(lambda to: changes.retag(to, queue, names, tag, now=now))
 
     @rule(queue=queues, pick=some.integers(0, 9), off=some.sampled_from([0, 0, 0, 1]), seconds=some.floats(-2, 9))
     def postpone(self, queue: str, pick: int, off: int, seconds: float) -> None:

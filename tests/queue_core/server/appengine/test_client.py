@@ -12,7 +12,8 @@ import pytest
 from queue_core.appengine import connect
 from queue_core.appengine.stub import TowlineStub
 from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettingError
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.google.appengine_sdk import apiproxy_stub_map, default_api_stub, memcache, memcache_stub, taskqueue

@@ -6,7 +6,8 @@ import pytest
 
 from queue_core.appengine import connect
 from queue_core.errors import QueueError, StoreCorruptError, StoreUnavailableError
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.task import QueueSpec
 from tests.support.google.appengine_sdk import apiproxy_errors, apiproxy_stub_map, remote_pb2, service_pb2, taskqueue
 from tests.support.google.appengine_world import SECRET, AppEngineWorld, Task, connected, forget_settings

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queue_core.errors import QueueError, StoreCorruptError, StoreFullError, StoreUnavailableError
+from queue_core.roles import Role
 from queue_core.server.appengine import messages
 from queue_core.server.appengine.codec import encode
 from queue_core.server.appengine.codes import RpcCode, TaskQueueErrorCode
 from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.google.appengine_calls import (

@@ -10,6 +10,7 @@ import pytest
 from google.cloud.tasks_v2beta2.types import cloudtasks
 
 from queue_core.clock import ManualClock
+from queue_core.roles import Role
 from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.cloudtasks.failures import CloudTasksError
 from queue_core.server.cloudtasks.grpc_messages import (
@@ -20,7 +21,7 @@ from queue_core.server.cloudtasks.grpc_messages import (
     check_size,
 )
 from queue_core.server.http.in_flight import budget_bytes
-from queue_core.server.options import AccessToken, GrpcOptions, Role, ServeOptions
+from queue_core.server.options import AccessToken, GrpcOptions, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.eventually import eventually

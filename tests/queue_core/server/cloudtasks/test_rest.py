@@ -7,11 +7,12 @@ from collections.abc import Iterator
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreFullError, StoreReadOnlyError, StoreUnavailableError
+from queue_core.roles import Role
 from queue_core.server.auth import Principal
 from queue_core.server.cloudtasks.failures import RpcStatus, failure_of
 from queue_core.server.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.server.cloudtasks.rest import RULES, bind
-from queue_core.server.options import Role, ServeOptions
+from queue_core.server.options import ServeOptions
 from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.service import QueueService

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.google.cloud_tasks import PARENT, PLACE

@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, StoreUnavailableError
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.roles import Role
+from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.taskqueue import discovery, routes
 from queue_core.server.taskqueue.call import TaskqueueRequest
 from queue_core.server.taskqueue.responses import TaskqueueError, TaskqueueResponse

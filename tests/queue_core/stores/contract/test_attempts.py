@@ -10,6 +10,7 @@ from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease
 
@@ -182,7 +183,7 @@ def test_a_dead_task_keeps_its_attempts_when_it_is_redriven(store: Store) -> Non
     add(store, NewTask(b"x"))
     release(store, work(store).token, BAD_WIDTH)
     with store.begin() as transaction:
-        assert len(transaction.redrive(QUEUE, None, ANY, limit=9, now=at(5))) == 1
+        assert len(changes.redrive(transaction, QUEUE, None, ANY, limit=9, now=at(5))) == 1
     task = only(store, now=at(5))
     assert (task.state, task.reason, len(task.attempts)) == (TaskState.READY, "", 1)
 

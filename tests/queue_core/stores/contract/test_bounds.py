@@ -7,6 +7,7 @@ from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Deletion, Release
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import a_leased_task, a_task, opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, lease, names, stats
 
@@ -91,7 +92,7 @@ def test_a_redriven_task_keeps_its_own_bound(store: Store) -> None:
         release(store, held.token)
         assert stats(store).dead == 1
         with store.begin() as transaction:
-            (redriven,) = transaction.redrive(QUEUE, None, ANY, limit=5, now=START)
+            (redriven,) = changes.redrive(transaction, QUEUE, None, ANY, limit=5, now=START)
         assert (redriven.leases, redriven.max_leases) == (0, 1)
 
 
@@ -102,7 +103,7 @@ def test_redriven_tasks_are_returned_in_the_order_of_their_ids(store: Store, tag
     for second, held in enumerate(sorted(lease(store, 4), key=lambda one: one.name, reverse=True)):
         release(store, held.token, now=at(second))  # the last one dies first
     with store.begin() as transaction:
-        redriven = transaction.redrive(QUEUE, None, tags, limit=5, now=at(5))
+        redriven = changes.redrive(transaction, QUEUE, None, tags, limit=5, now=at(5))
     assert [task.shown_name for task in redriven] == ["1", "2", "3", "4"]
 
 

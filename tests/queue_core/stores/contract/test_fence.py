@@ -9,6 +9,7 @@ from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQue
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY, NewTask, TaskState
 from queue_core.verbs import Deletion, HeldName, LeaseRequest, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import ELSEWHERE, a_task, fence, held_names, hold, opened_again, peek, restore
 from tests.support.stores.task_builders import QUEUE, SPEC, a_queue, add, at, delete, lease, names, stats
 
@@ -27,7 +28,7 @@ CHANGES: dict[str, Verb] = {
     "delete_by_name": lambda t, _: t.delete_by_name(QUEUE, ["waiting"], now=at(1)),
     "purge": lambda t, _: t.purge(QUEUE, ANY, limit=10, now=at(1)),
     "purge_dead": lambda t, _: t.purge_dead(QUEUE, ANY, limit=10, now=at(1)),
-    "redrive": lambda t, _: t.redrive(QUEUE, None, ANY, limit=10, now=at(1)),
+    "redrive": lambda t, _: changes.redrive(t, QUEUE, None, ANY, limit=10, now=at(1)),
     "lease_delayed": lambda t, _: t.lease_delayed(QUEUE, 3, expected=at(1), worker="w", seconds=1.0, now=at(0)),
     "settle": lambda t, _: t.expire(QUEUE, limit=10, now=at(1)),
 }

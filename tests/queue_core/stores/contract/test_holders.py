@@ -12,6 +12,7 @@ from queue_core.limits import MAX_LEASE_SECONDS
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.task_builders import (
     MICROSECOND,
     QUEUE,
@@ -168,7 +169,7 @@ def test_a_task_without_leases_left_is_dead_and_never_backlog(store: Store, how:
     found = stats(store, now=now)
     assert (found.ready, found.dead, found.died_total) == (0, 1, 1)
     with store.begin() as transaction:
-        (redriven,) = transaction.redrive(QUEUE, ["bad", "bad", "unknown"], ANY, limit=10, now=now)
+        (redriven,) = changes.redrive(transaction, QUEUE, ["bad", "bad", "unknown"], ANY, limit=10, now=now)
     assert (redriven.payload, redriven.leases) == (b"bad", 0)
     (held,) = lease(store, now=now)
     assert held.lease_number == 1

@@ -9,6 +9,7 @@ from queue_core.clock import START, Instant
 from queue_core.store import Store
 from queue_core.task import ANY, UNTAGGED, NewTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest, Release
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import peek
 from tests.support.stores.task_builders import QUEUE, SPEC, a_queue, add, at, delete, grant, lease, names, stats
 
@@ -81,7 +82,7 @@ def test_a_task_keeps_its_priority_whatever_happens_to_it(store: Store) -> None:
     expire(store, now=at(5))
     assert states(store, now=at(5))["urgent"] is TaskState.DEAD
     with store.begin() as transaction:
-        transaction.redrive(QUEUE, ["urgent"], ANY, limit=1, now=at(6))
+        changes.redrive(transaction, QUEUE, ["urgent"], ANY, limit=1, now=at(6))
     assert names(lease(store, now=at(7))) == ["urgent"]
     assert {task.shown_name: task.priority for task in peek(store, now=at(7))} == {"plain": 0, "urgent": 7}
 

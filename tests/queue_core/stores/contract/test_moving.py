@@ -12,6 +12,7 @@ from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, HeldName, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import a_leased_task, a_task, held_names, hold, peek, restore
 from tests.support.stores.task_builders import MICROSECOND, QUEUE, a_queue, add, at, delete, grant, lease, names, stats
 
@@ -126,7 +127,7 @@ def test_a_restored_dead_task_can_be_redriven_with_all_its_leases(store: Store) 
     a_queue(store, max_leases=1)
     restore(store, a_task(name="cat", state=TaskState.DEAD, leases=1, leased_at=at(-9), reason="no such cat"))
     with store.begin() as transaction:
-        (redriven,) = transaction.redrive(QUEUE, ["cat"], ANY, limit=10, now=START)
+        (redriven,) = changes.redrive(transaction, QUEUE, ["cat"], ANY, limit=10, now=START)
     assert redriven.state is TaskState.READY
     assert [held.lease_number for held in lease(store)] == [1]
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
+from queue_core.calls.locally import pieces_of
 from queue_core.calls.once import once
 from queue_core.calls.pieces import (
     CallProgress,
@@ -16,14 +17,13 @@ from queue_core.calls.pieces import (
     RunPiece,
     failed_after,
     next_piece,
-    purge_pieces,
-    redrive_pieces,
     run_pieces,
 )
+from queue_core.calls.queue_verbs import Purge, Redrive
+from queue_core.calls.registration_verbs import register, registrations
 from queue_core.criteria import ChangeTo, Scan, Search
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError, UnknownQueueError
 from queue_core.periodic.verbs import declare_schedules, pause_schedule, resume_schedule
-from queue_core.registrations.verbs import register, registrations
 from queue_core.schedules.schedule import Schedule
 from queue_core.search.verbs import ChangePlan, change_pieces, keep_plan, plan_of, read_page, total_of
 from queue_core.server.fast_path import idempotent_operation
@@ -230,7 +230,7 @@ MANY = PURGE_CHUNK + 3
 
 
 def test_a_purge_sent_again_has_the_count_of_the_whole_call_and_deletes_nothing_new(store: Store) -> None:
-    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
+    pieces = pieces_of(Purge(QUEUE), by="somebody")
     add(store, *[NewTask(b"old")] * MANY)
     assert piecewise(store, CALL, pieces).total == MANY
     add(store, NewTask(b"new"))
@@ -240,7 +240,7 @@ def test_a_purge_sent_again_has_the_count_of_the_whole_call_and_deletes_nothing_
 
 
 def test_a_purge_that_stopped_half_way_is_finished_by_its_repeat_and_left_alone_afterwards(store: Store) -> None:
-    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
+    pieces = pieces_of(Purge(QUEUE), by="somebody")
     add(store, *[NewTask(b"old")] * MANY)
     begun = piecewise(store, CALL, pieces, most=1)
     assert (begun.total, begun.is_over) == (PURGE_CHUNK, False)
@@ -255,7 +255,7 @@ def test_a_piece_that_was_done_and_not_noted_is_not_done_again(store: Store) -> 
     """As on Redis, where a server may stop between the two."""
     _skip_if_it_never_fails(store)
     add(store, *[NewTask(b"old")] * MANY)
-    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
+    pieces = pieces_of(Purge(QUEUE), by="somebody")
 
     def stopped(piece: Piece) -> tuple[int, bool]:
         pieces(piece)
@@ -267,7 +267,7 @@ def test_a_piece_that_was_done_and_not_noted_is_not_done_again(store: Store) -> 
 
 
 def test_a_purge_that_was_refused_stays_refused_when_its_first_try_comes_late(store: Store) -> None:
-    pieces = purge_pieces("later", ANY, dead="keep", by="somebody")
+    pieces = pieces_of(Purge("later"), by="somebody")
     with pytest.raises(UnknownQueueError):
         piecewise(store, REPEAT, pieces)
     a_queue(store, "later")
@@ -279,7 +279,7 @@ def test_a_purge_that_was_refused_stays_refused_when_its_first_try_comes_late(st
 
 def test_a_redrive_sent_again_redrives_nothing_that_died_since(store: Store) -> None:
     a_queue(store, max_leases=1)
-    pieces = redrive_pieces(QUEUE, ANY)
+    pieces = pieces_of(Redrive(QUEUE), by="somebody")
 
     def die() -> None:
         (held,) = run(store, lambda work: work.lease(QUEUE, count=1, seconds=60)).leases
@@ -341,7 +341,7 @@ def test_a_piece_of_a_change_that_was_not_noted_counts_what_it_changed(store: St
 
 def test_a_failure_of_a_later_piece_says_how_many_tasks_were_changed(store: Store) -> None:
     add(store, *[NewTask(b"x")] * MANY)
-    pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
+    pieces = pieces_of(Purge(QUEUE), by="somebody")
 
     def fails_later(piece: Piece) -> tuple[int, bool]:
         if piece.number:

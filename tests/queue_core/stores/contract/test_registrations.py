@@ -4,11 +4,11 @@ from threading import Thread
 
 import pytest
 
+from queue_core.calls import registration_verbs as verbs
 from queue_core.clock import START, ManualClock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
 from queue_core.local import LocalQueues
 from queue_core.registration import MAX_REGISTRATIONS, Registration
-from queue_core.registrations import verbs
 from queue_core.service import QueueService
 from queue_core.store import Store
 from tests.support.stores.restored_tasks import opened_again

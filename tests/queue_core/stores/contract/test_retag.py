@@ -7,7 +7,8 @@ from queue_core.clock import START, Instant
 from queue_core.errors import QueueMovedError, UnknownQueueError
 from queue_core.store import Store
 from queue_core.task import UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Release, Retagged
+from queue_core.verbs import Release
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import fence, peek
 from tests.support.stores.task_builders import QUEUE, add, at, lease, names, stats
 
@@ -16,9 +17,7 @@ def retag(
     store: Store, *given: str, tag: str | None, now: Instant = START, queue: str = QUEUE
 ) -> list[tuple[str, bool]]:
     with store.begin() as transaction:
-        retagged = transaction.retag(queue, given, tag, now=now)
-    assert all(isinstance(one, Retagged) for one in retagged)
-    return [(one.name, one.ready) for one in retagged]
+        return changes.retag(transaction, queue, given, tag, now=now)
 
 
 def shown(store: Store, name: str, *, now: Instant = START) -> StoredTask:
@@ -65,7 +64,7 @@ def test_delayed_and_dead_tasks_keep_their_state_their_eta_and_what_they_went_th
     assert leased(store, "a", now=at(20)) == []
     assert leased(store, "b", now=at(20)) == ["late"]
     with store.begin() as transaction:
-        redriven = transaction.redrive(QUEUE, ["dead"], TagFilter.of("b"), limit=9, now=at(20))
+        redriven = changes.redrive(transaction, QUEUE, ["dead"], TagFilter.of("b"), limit=9, now=at(20))
     assert [task.tag for task in redriven] == ["b"]
 
 

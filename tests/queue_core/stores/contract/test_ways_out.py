@@ -11,6 +11,7 @@ from queue_core.stats import TaskRemoval
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, Release
+from tests.support.stores import changes
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, exchange_one, lease, stats
 
 WORKER = "worker-1"
@@ -139,7 +140,7 @@ def dies_and_is_purged(store: Store, tag: str, now: Instant) -> tuple[int, int]:
 def dies_is_redriven_and_done(store: Store, tag: str, now: Instant) -> tuple[int, int]:
     dies(store, tag, now)
     with store.begin() as transaction:
-        assert len(transaction.redrive(QUEUE, None, TagFilter.of(tag), limit=100, now=now)) == 1
+        assert len(changes.redrive(transaction, QUEUE, None, TagFilter.of(tag), limit=100, now=now)) == 1
     (again,) = lease(store, tags=TagFilter.of(tag), now=now)
     delete(store, again, now=now)
     return 1, 0
@@ -153,7 +154,7 @@ def is_given_back(store: Store, tag: str, now: Instant) -> tuple[int, int]:
 def is_retagged(store: Store, tag: str, now: Instant) -> tuple[int, int]:
     (added,) = add(store, NewTask(tag=tag), now=now)
     with store.begin() as transaction:
-        transaction.retag(QUEUE, [added.name], f"not {tag}", now=now)
+        changes.retag(transaction, QUEUE, [added.name], f"not {tag}", now=now)
     return 0, 0
 
 

@@ -16,6 +16,7 @@ from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, StoredTask, TagFilter
 from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
 from tests.support.eventually import eventually
+from tests.support.stores import changes
 from tests.support.stores.engines import EngineUnavailableError, postgresql
 from tests.support.stores.floored_store import FAR, raised, unattended
 from tests.support.stores.stores import new_store_url
@@ -96,7 +97,7 @@ def _die(store: PostgresStore, held: Lease) -> None:
     _release(store, held, dead_reason="bad")
     assert raised(store)
     with store.begin() as transaction:
-        transaction.redrive(QUEUE, None, ANY, limit=5, now=at(7))
+        changes.redrive(transaction, QUEUE, None, ANY, limit=5, now=at(7))
 
 
 def _renew(store: PostgresStore, held: Lease) -> None:
@@ -117,7 +118,7 @@ def _retag(store: PostgresStore, held: Lease, *, delay_seconds: float | None = N
     add(store, NewTask(tag="b", name="other", delay_seconds=delay_seconds), now=at(6))
     assert raised(store, ceiling=at(15))
     with store.begin() as transaction:
-        assert transaction.retag(QUEUE, ["other"], "a", now=at(16))
+        assert changes.retag(transaction, QUEUE, ["other"], "a", now=at(16))
 
 
 def _restore(store: PostgresStore, held: Lease) -> None:

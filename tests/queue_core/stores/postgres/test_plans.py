@@ -12,6 +12,7 @@ from queue_core.stores import open_store
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.task import ANY, UNTAGGED, NewTask, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Deletion, LeaseRequest, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, at
 
@@ -138,7 +139,7 @@ VERBS: dict[str, Verb] = {
     "delete by name": lambda to: to.delete_by_name(QUEUE, ["_3", "_4", "name"], now=at(9)),
     "purge": lambda to: to.purge(QUEUE, TagFilter.of("tag-3"), limit=10, now=at(9)),
     "purge untagged": lambda to: to.purge(QUEUE, UNTAGGED, limit=10, now=at(9)),
-    "redrive": lambda to: to.redrive(QUEUE, None, ANY, limit=10, now=at(9)),
+    "redrive": lambda to: changes.redrive(to, QUEUE, None, ANY, limit=10, now=at(9)),
     "stats": lambda to: to.stats(QUEUE, ANY, now=at(9)),
     "stats of a tag": lambda to: to.stats(QUEUE, TagFilter.of("tag-3"), now=at(9)),
     "tag stats": lambda to: to.tag_stats(QUEUE, after="tag-3", limit=5, now=at(9)),

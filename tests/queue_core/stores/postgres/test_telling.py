@@ -11,6 +11,7 @@ from queue_core.stores import open_store
 from queue_core.stores.postgres.notify import listener
 from queue_core.task import ANY, NewTask, TagFilter
 from queue_core.verbs import Deletion, LeaseRequest, PayloadAllowance, Release
+from tests.support.stores import changes
 from tests.support.stores.stores import new_store_url
 from tests.support.stores.task_builders import QUEUE, a_queue, add
 
@@ -105,7 +106,7 @@ def paused(store: Store) -> None:
             id="release",
         ),
         pytest.param(
-            dead, lambda t, s, _: t.redrive(QUEUE, None, ANY, limit=10, now=s.clock.now()), QUEUE, id="redrive"
+            dead, lambda t, s, _: changes.redrive(t, QUEUE, None, ANY, limit=10, now=s.clock.now()), QUEUE, id="redrive"
         ),
         pytest.param(paused, lambda t, s, _: t.set_paused(QUEUE, "running"), QUEUE, id="resume"),
     ],

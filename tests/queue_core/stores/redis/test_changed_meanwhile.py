@@ -13,6 +13,7 @@ from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import ALL_STATES, ANY, NewTask, Progress, TaskState
 from queue_core.verbs import Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.redis_stores import a_redis_store
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
 
@@ -43,7 +44,7 @@ def delete_it(store: RedisStore) -> None:
 
 def retag_it(store: RedisStore) -> None:
     with store.begin() as transaction:
-        transaction.retag(QUEUE, ["one"], "other", now=LATE)
+        changes.retag(transaction, QUEUE, ["one"], "other", now=LATE)
 
 
 @pytest.mark.parametrize("meanwhile", [lease_it, lease_and_return_it, delete_it, retag_it])
@@ -80,7 +81,7 @@ class Interrupted(RedisTransaction):
 def test_a_verb_holds_anew_and_changes_tasks_as_they_are_then(store: RedisStore) -> None:
     add(store, NewTask(b"x", name="one", tag="a"))
     interrupted = Interrupted(store, lease_it, times=1)
-    assert interrupted.retag(QUEUE, ["one"], "b", now=LATE) == []  # it is leased now
+    assert changes.retag(interrupted, QUEUE, ["one"], "b", now=LATE) == []  # it is leased now
     assert interrupted.delete_by_name(QUEUE, ["one"], now=LATE) == ["deleted"]
     assert stats(store, now=LATE).in_flight == 0
 
@@ -91,7 +92,7 @@ def test_a_verb_that_never_finds_its_tasks_as_they_were_says_that_nothing_was_ch
 
     def retag(to: RedisStore) -> None:
         with to.begin() as transaction:
-            transaction.retag(QUEUE, ["one"], next(tags), now=LATE)
+            changes.retag(transaction, QUEUE, ["one"], next(tags), now=LATE)
 
     interrupted = Interrupted(store, retag, times=MAX_TRIES)
     with pytest.raises(StoreUnavailableError, match=f"{MAX_TRIES} times in a row; nothing was changed"):

@@ -1,0 +1,30 @@
+"""Verbs over `Transaction.apply`, as the tests of stores call them: without a unit of work."""
+
+from collections.abc import Sequence
+
+from queue_core.calls.queue_verbs import Redrive, Retag
+from queue_core.changes import READY_OR_HELD, Changed, InStates, Selector
+from queue_core.clock import Instant
+from queue_core.store import Transaction
+from queue_core.task import StoredTask, TagFilter, TaskState
+
+
+def redrive(
+    transaction: Transaction, queue: str, names: Sequence[str] | None, tags: TagFilter, *, limit: int, now: Instant
+) -> list[StoredTask]:
+    """Make dead tasks ready again; return them as they are then."""
+    verb = Redrive(queue, tags, None if names is None else list(names))
+    which = verb.selector() if names is not None else InStates((TaskState.DEAD,), tags, limit, depth="whole")
+    return [one.task for one in _apply(transaction, verb, which, now)]
+
+
+def retag(
+    transaction: Transaction, queue: str, names: Sequence[str], tag: str | None, *, now: Instant
+) -> list[tuple[str, bool]]:
+    """Give tasks that are not leased another tag; return the name of each, and whether its eta has come."""
+    verb = Retag(queue, list(names), tag)
+    return [(one.name, one.before.state in READY_OR_HELD) for one in _apply(transaction, verb, verb.selector(), now)]
+
+
+def _apply(transaction: Transaction, verb: Redrive | Retag, which: Selector, now: Instant) -> list[Changed]:
+    return transaction.apply(verb.queue, which, lambda task, _: verb.transition(task, now=now), now=now)
