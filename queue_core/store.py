@@ -152,7 +152,7 @@ class Transaction(Protocol):
         """Change the tasks that `selector` means by a pure function, which may be called again; return those changed.
 
         They come in the order of the selector's names, or by their ids. Lanes, counters, names and the rotation are
-        right afterwards. Raises `StoreUnavailableError` where others kept changing the same tasks; then none is changed.
+        right afterwards. Raises `StoreUnavailableError` where others kept changing the same tasks: none is changed.
         """
 
     def postpone(self, queue: str, name: str, *, expected: Instant, eta: Instant, now: Instant) -> bool:
