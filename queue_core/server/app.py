@@ -17,14 +17,20 @@ from starlette.types import Message, Receive, Scope, Send
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
+from queue_core.google import appengine
+from queue_core.google.cloudtasks import routes as cloudtasks
+from queue_core.google.taskqueue import routes as taskqueue
 from queue_core.http_api.fleet_paths import FLEET
-from queue_core.server import appengine, events, schemas
-from queue_core.server.auth import Principal, check_role
-from queue_core.server.cloudtasks import routes as cloudtasks
+from queue_core.server import schemas
+from queue_core.server.base import events
+from queue_core.server.base.event_stream import event_json
+from queue_core.server.base.problems import refusal
+from queue_core.server.callers.auth import Principal, check_role
+from queue_core.server.callers.open_calls import OpenStream
+from queue_core.server.console.fleet_gateway import FleetGateway
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
-from queue_core.server.event_stream import event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
@@ -37,16 +43,12 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
-from queue_core.server.fleet_gateway import FleetGateway
 from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
-from queue_core.server.open_calls import OpenStream
 from queue_core.server.openapi import document
-from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.server.taskqueue import routes as taskqueue
 
 if TYPE_CHECKING:
     from queue_core.console.app import Console

@@ -4,8 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import get_type_hints
 
+from queue_core.celery import mailbox_calls
 from queue_core.http_api.values import Json
-from queue_core.server import handlers, mailbox_calls, schedules, schemas, search
+from queue_core.server import handlers, schedules, schemas, search
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.leases import reports

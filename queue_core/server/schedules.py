@@ -13,7 +13,7 @@ from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
 from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
-from queue_core.server.access import Access
+from queue_core.server.callers.access import Access
 from queue_core.server.handlers import EndpointCall, change, log_change
 from queue_core.server.schemas import RequestBody
 from queue_core.server.state import ServerState

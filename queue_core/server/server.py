@@ -25,8 +25,9 @@ from queue_core.log import get_logger
 from queue_core.process.descriptors import file_limit, max_connections_for, max_grpc_connections_for
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.process.sd_notify import ServiceManager
-from queue_core.server import events
 from queue_core.server.app import ServerApp
+from queue_core.server.base import events
+from queue_core.server.base.options import ServeOptions, check_options, with_credentials
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import fast_protocol_class
@@ -34,12 +35,11 @@ from queue_core.server.http.guesses import SlowedRefusals
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
-from queue_core.server.options import ServeOptions, check_options, with_credentials
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 
 if TYPE_CHECKING:
-    from queue_core.server.cloudtasks.grpc_server import GrpcListener
+    from queue_core.google.cloudtasks.grpc_server import GrpcListener
 
 TICK_SECONDS: Final = 1.0
 """Seconds between wake-ups of an idle server, for the date of its answers and the timeouts of its connections."""
@@ -328,7 +328,7 @@ class QueueServer:
         if options.grpc is None:
             return None
         try:
-            from queue_core.server.cloudtasks.grpc_server import GrpcListener
+            from queue_core.google.cloudtasks.grpc_server import GrpcListener
 
             return GrpcListener(self.core, options.grpc)
         except ImportError as error:

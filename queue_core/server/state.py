@@ -7,32 +7,32 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from queue_core.celery.mailboxes.network import MailboxNetwork
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.mailboxes.network import MailboxNetwork
+from queue_core.google.appengine.endpoint import AppEngineEndpoint
 from queue_core.outbox import Outbox
 from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.process.places import Places
-from queue_core.server.access import ACCESS_OF_VERB, QueueAccess, check_scope
-from queue_core.server.access import check_queue as check_access_to
-from queue_core.server.appengine.endpoint import AppEngineEndpoint
-from queue_core.server.auth import Authorizer, Principal
+from queue_core.server.base.event_stream import EventRing
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.bodies.body_limit import BodyLimit
-from queue_core.server.clock_watch import ClockWatch
+from queue_core.server.callers.access import ACCESS_OF_VERB, QueueAccess, check_scope
+from queue_core.server.callers.access import check_queue as check_access_to
+from queue_core.server.callers.auth import Authorizer, Principal
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
-from queue_core.server.erasures import QueueErasures
-from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
-from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.seals import LeaseSeals
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.schemas import Health
+from queue_core.server.watches.clock_watch import ClockWatch
+from queue_core.server.watches.erasures import QueueErasures
+from queue_core.server.watches.held_snapshots import SnapshotWatch
 from queue_core.service import Operation, QueueService
 from queue_core.store import Broadcaster, Store
 from queue_core.stores import check_can_back_up, check_can_vacuum

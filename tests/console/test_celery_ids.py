@@ -3,7 +3,7 @@
 import contextlib
 
 from queue_core.client import HttpQueues
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.task import CELERY_ID, NewTask
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server

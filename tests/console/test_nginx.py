@@ -12,7 +12,7 @@ from typing import Final
 import pytest
 
 import orchestrator
-from queue_core.server.options import AccessToken, ProxyLogin, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, ProxyLogin, Role, ServeOptions
 from tests.support.nginx import NAME, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, a_server
 

@@ -7,7 +7,7 @@ import pytest
 
 from queue_core.client import HttpQueues
 from queue_core.registrations.served_tags import KIND
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.task import NewTask, TagFilter
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server

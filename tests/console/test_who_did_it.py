@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.server import events
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base import events
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.task import NewTask
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, RunningServer, a_server

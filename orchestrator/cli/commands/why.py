@@ -8,6 +8,8 @@ from typing import Final, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.cli.commands.fleet import Json
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
@@ -16,10 +18,8 @@ from orchestrator.cli.store_leader import leader_of
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import parse_instant
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.figures import describe_pause
-from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of

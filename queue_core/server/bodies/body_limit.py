@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
-from queue_core.server.problems import Problem, body_too_large, refusal
+from queue_core.server.base.problems import Problem, body_too_large, refusal
 from queue_core.task import QueueSpec
 
 BESIDE_BYTES: Final = 64 << 10

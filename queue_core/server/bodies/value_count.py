@@ -6,7 +6,7 @@ Each value that is parsed or refused takes time and memory, which no caller may 
 import re
 from typing import Final
 
-from queue_core.server.problems import refusal
+from queue_core.server.base.problems import refusal
 
 MAX_VALUES: Final = 65_536
 """Values of a body, at most: 1,000 tasks with 64 members each."""

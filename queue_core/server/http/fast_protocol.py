@@ -12,9 +12,10 @@ from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from queue_core.server import appengine
-from queue_core.server.auth import Headers, Ticket
+from queue_core.google import appengine
+from queue_core.server.base.problems import Problem
 from queue_core.server.bodies.body_limit import BodyLimit
+from queue_core.server.callers.auth import Headers, Ticket
 from queue_core.server.fast_path import (
     IDEMPOTENCY_HEADER,
     JSON_TYPE,
@@ -27,7 +28,6 @@ from queue_core.server.fast_path import (
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
-from queue_core.server.problems import Problem
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"

@@ -12,7 +12,7 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 
 from queue_core.console.sessions import SECURE_COOKIE
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from tests.console.following.readers import OWN_FORM, StreamReader, form
 from tests.support.nginx import NAME, PREFIX, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, RunningServer, a_server

@@ -9,7 +9,7 @@ import pytest
 from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.console.live import MAX_VIEWERS
 from queue_core.console.sessions import PLAIN_COOKIE, SESSION_SECONDS, session_cookie
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.console.following.readers import follow

@@ -3,7 +3,7 @@
 import pytest
 
 from orchestrator.cli.commands.up import _with_own_tokens
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ADMIN])

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.cli.commands.up import workers_token
 from orchestrator.settings_file import parse
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 

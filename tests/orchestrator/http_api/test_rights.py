@@ -9,9 +9,9 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.rights import FleetRights
 from queue_core.client import HttpQueues
 from queue_core.errors import PermissionDeniedError, StoreUnavailableError
-from queue_core.server.auth import Principal
+from queue_core.server.base.options import Role
+from queue_core.server.callers.auth import Principal
 from queue_core.server.endpoints import Endpoint
-from queue_core.server.options import Role
 from queue_core.task import QueueSpec
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view

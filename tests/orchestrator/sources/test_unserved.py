@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import PresentWorker, UnservedTag
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import PresentWorker, UnservedTag
 from orchestrator.sources import pull_queue
 from orchestrator.sources.live_fleet import MAX_UNSERVED_QUEUES, unserved_now
 from orchestrator.sources.pull_queue import QueueSource, as_reported

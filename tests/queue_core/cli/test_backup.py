@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from queue_core.server.auth import Role
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
+from queue_core.server.callers.auth import Role
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask

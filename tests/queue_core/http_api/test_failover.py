@@ -14,7 +14,7 @@ from queue_core.connect import open_queue
 from queue_core.errors import InvalidSettingError, StoreUnavailableError, UnknownQueueError
 from queue_core.http_api.caller import HttpCaller, Retries, urls_of
 from queue_core.http_api.transport import DEAD_PEER_SECONDS
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from queue_core.errors import PermissionDeniedError
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queue_core.server.appengine import endpoint
-from queue_core.server.appengine.codec import MAX_FIELDS, CodecError, decode
-from queue_core.server.appengine.messages import REMOTE_REQUEST
-from queue_core.server.options import AccessToken, Role, ServeOptions
-from queue_core.server.taskqueue.multipart import MAX_LOOKALIKES, MultipartError, parts_of
+from queue_core.google.appengine import endpoint
+from queue_core.google.appengine.codec import MAX_FIELDS, CodecError, decode
+from queue_core.google.appengine.messages import REMOTE_REQUEST
+from queue_core.google.taskqueue.multipart import MAX_LOOKALIKES, MultipartError, parts_of
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

@@ -20,8 +20,8 @@ from queue_core.connect import open_queues
 from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
 from queue_core.process.process_start import process_start
 from queue_core.registrations.supervisors import KIND
-from queue_core.server import fleet_gateway
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
+from queue_core.server.console import fleet_gateway
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import RunningServer, a_server
 

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from queue_core.server.app import openapi_json
-from queue_core.server.auth import REQUIRED_ROLES
+from queue_core.server.callers.auth import REQUIRED_ROLES
 from queue_core.server.endpoints import ENDPOINTS
 from tests.support.servers import RunningServer, a_server
 

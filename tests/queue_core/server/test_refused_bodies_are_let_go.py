@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from queue_core.server.options import AccessToken, GrpcOptions, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, GrpcOptions, Role, ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from queue_core.errors import InvalidSettingError
-from queue_core.server.options import AccessToken, HttpTls, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, HttpTls, Role, ServeOptions
 from tests.console.visits import Visitor
 from tests.support.fleet.certificates import a_certificate
 from tests.support.fleet.fleet_views import a_heartbeat

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 ADMIN = AccessToken(Role.ADMIN, "admin-secret-0123456789")

@@ -10,9 +10,9 @@ from queue_core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from queue_core.server.auth import REQUIRED_ROLES
+from queue_core.server.base.options import AccessToken, Role, ServeOptions, check_options
+from queue_core.server.callers.auth import REQUIRED_ROLES
 from queue_core.server.http import guesses
-from queue_core.server.options import AccessToken, Role, ServeOptions, check_options
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 TASK = b'{"tasks":[{"text":"x"}]}'

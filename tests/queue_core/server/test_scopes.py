@@ -11,19 +11,19 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import decode, encode
+from queue_core.google.appengine.endpoint import _ADDS, _REQUESTS
+from queue_core.google.appengine.schema import ProtoRecord
+from queue_core.google.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
+from queue_core.google.cloudtasks.methods import METHODS
+from queue_core.google.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.local import LocalQueues
 from queue_core.schedules.schedule import Schedule
-from queue_core.server.access import ACCESS_OF_VERB, VERB_OF_ACCESS
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.endpoint import _ADDS, _REQUESTS
-from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.server.auth import OF_ALL_QUEUES, REQUIRED_ROLES
-from queue_core.server.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
-from queue_core.server.cloudtasks.methods import METHODS
+from queue_core.server.base.options import AccessToken, GrpcOptions, Role, ServeOptions
+from queue_core.server.callers.access import ACCESS_OF_VERB, VERB_OF_ACCESS
+from queue_core.server.callers.auth import OF_ALL_QUEUES, REQUIRED_ROLES
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
-from queue_core.server.options import AccessToken, GrpcOptions, Role, ServeOptions
-from queue_core.server.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import RunningServer, a_server

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
-from queue_core.server.auth import REQUIRED_ROLES
+from queue_core.server.base.options import Role
+from queue_core.server.callers.auth import REQUIRED_ROLES
 from queue_core.server.endpoints import ENDPOINTS, Endpoint
 from queue_core.server.openapi import document
-from queue_core.server.options import Role
 from tests.support.reference.markdown import code, page, sentence, table
 from tests.support.reference.schemas import Schema, in_words
 

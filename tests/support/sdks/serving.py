@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, Role, ServeOptions
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec

@@ -1,0 +1,1 @@
+"""What all of the server stands on: its options, events and problems."""
