@@ -1,1 +1,1 @@
-"""What all of the fleet stands on: values, instants, errors, events, figures and how they are drawn."""
+"""The ground of the fleet: values, clocks, errors, events, samples and charts."""

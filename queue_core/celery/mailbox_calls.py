@@ -4,6 +4,7 @@ Other servers of the store are told what they have to know before a call is answ
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Literal
 
@@ -13,14 +14,19 @@ from typing_extensions import TypedDict
 from queue_core import limits
 from queue_core.celery.mailboxes.exchanges import Binding
 from queue_core.celery.mailboxes.mailboxes import MAX_PRIORITY
+from queue_core.celery.mailboxes.network import MailboxNetwork
 from queue_core.celery.mailboxes.news import Posted
 from queue_core.errors import PermissionDeniedError
 from queue_core.server import schemas
 from queue_core.server.callers.access import is_namespace_in_scope
 from queue_core.server.callers.auth import ANONYMOUS_ADMIN
 from queue_core.server.callers.open_calls import a_long_wait
+from queue_core.server.commit.thread_pool import ThreadPool
+from queue_core.server.endpoints import Endpoint
 from queue_core.server.handlers import EndpointCall
 from queue_core.server.state import ServerState
+from queue_core.server.wings import Wing
+from queue_core.store import Broadcaster
 
 MAX_TEXT_CHARACTERS = limits.MAX_PAYLOAD_BYTES
 MAX_BODY_BYTES = 7 * MAX_TEXT_CHARACTERS
@@ -94,15 +100,16 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     for name in (params.namespace, params.queue, params.exchange, params.routing_key, *params.queues):
         limits.check_text("name", name)
     reply = MailboxReply(found=True, count=0, queues=[], messages=[], bindings=[])
-    network = core.mailboxes
+    wing = core.wing(MailboxWing)
+    network = wing.network
     if not network.is_open:
-        await core.with_other_mailboxes(network.open)
+        await wing.in_order(network.open)
     if params.verb in ("put", "publish", "pop"):
         if params.verb == "publish" and _is_doubtful(core, params):
-            await core.with_other_mailboxes(network.await_earlier_news)
+            await wing.in_order(network.await_earlier_news)
         _move(core, params, reply)
         if params.verb == "put" and not reply["found"] and network.boxes.has_peers:
-            await core.with_other_mailboxes(network.await_earlier_news)
+            await wing.in_order(network.await_earlier_news)
             _move(core, params, reply)
     elif params.verb == "wait":
         with a_long_wait(core.long_waits, call.caller or ANONYMOUS_ADMIN):
@@ -110,19 +117,24 @@ async def mailboxes(core: ServerState, call: EndpointCall) -> MailboxReply:
     else:
         _arrange(core, params, reply)
     if network.boxes.has_outgoing:
-        await core.with_other_mailboxes(network.flush)
+        await wing.in_order(network.flush)
     return reply
 
 
 def _is_doubtful(core: ServerState, params: MailboxRequest) -> bool:
     """Return whether another server may have told of a queue for it that is not known here yet."""
-    boxes = core.mailboxes.boxes
+    boxes = core.wing(MailboxWing).network.boxes
     return boxes.has_peers and boxes.is_doubtful(params.namespace, params.exchange, params.routing_key)
 
 
 def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Serve the verbs that are about mailboxes, exchanges and bindings."""
-    boxes, space, queue, now = core.mailboxes.boxes, params.namespace, params.queue, core.service.clock.now()
+    boxes, space, queue, now = (
+        core.wing(MailboxWing).network.boxes,
+        params.namespace,
+        params.queue,
+        core.service.clock.now(),
+    )
     binding = Binding(params.routing_key, queue, params.is_task_queue)
     match params.verb:
         case "declare":
@@ -149,7 +161,7 @@ def _arrange(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> 
 
 def _move(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Serve the verbs that put messages into mailboxes, or take them out."""
-    boxes, space, now = core.mailboxes.boxes, params.namespace, core.service.clock.now()
+    boxes, space, now = core.wing(MailboxWing).network.boxes, params.namespace, core.service.clock.now()
     posted = Posted(params.text, params.ttl_seconds, params.priority)
     match params.verb:
         case "put":
@@ -164,7 +176,7 @@ def _move(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> Non
 
 async def _wait(core: ServerState, params: MailboxRequest, reply: MailboxReply) -> None:
     """Wait until one of the mailboxes has a message, or the time is up."""
-    boxes, clock, loop = core.mailboxes.boxes, core.service.clock, asyncio.get_running_loop()
+    boxes, clock, loop = core.wing(MailboxWing).network.boxes, core.service.clock, asyncio.get_running_loop()
     space, queues = params.namespace, params.queues
     arrived = asyncio.Event()
 
@@ -186,3 +198,48 @@ async def _wait(core: ServerState, params: MailboxRequest, reply: MailboxReply) 
     finally:
         boxes.unwatch(wake, now=clock.now())
     reply["found"] = boxes.is_any(space, queues, now=clock.now())
+
+
+class MailboxWing(Wing):
+    """The mailboxes of one server, and their way to those of other servers of the store."""
+
+    endpoints = (
+        Endpoint(
+            "POST",
+            "/v1/mailboxes",
+            "Exchange messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
+            "mailboxes",
+            mailboxes,
+            MailboxRequest,
+            schemas.response(MailboxReply),
+            max_body_bytes=MAX_BODY_BYTES,
+        ),
+    )
+
+    def __init__(self, core: ServerState) -> None:
+        store = core.service.store
+        self.network = MailboxNetwork(store.bus() if isinstance(store, Broadcaster) else None, core.service.clock)
+        self._thread = ThreadPool(1, name="towline-mail")
+
+    async def in_order(self, call: Callable[[], None]) -> None:
+        """Make a call of the network in its thread: one at a time, as their order counts."""
+        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Exception | None) -> None:
+            if not made.done():
+                if outcome is None:
+                    made.set_result(None)
+                else:
+                    made.set_exception(outcome)
+
+        self._thread.submit(call, done)
+        await made
+
+    def stop(self) -> None:
+        """See `Wing.stop`."""
+        self.network.boxes.wake_all()
+
+    def close(self) -> None:
+        """See `Wing.close`."""
+        self.network.close()
+        self._thread.close()

@@ -1,1 +1,1 @@
-"""What Google's clients speak: App Engine's, Cloud Tasks' and the Task Queue's APIs, and its queue files."""
+"""Google's APIs over the queues: App Engine's, Cloud Tasks' and the Task Queue's; and Google's queue files."""

@@ -17,9 +17,6 @@ from starlette.types import Message, Receive, Scope, Send
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
-from queue_core.google import appengine
-from queue_core.google.cloudtasks import routes as cloudtasks
-from queue_core.google.taskqueue import routes as taskqueue
 from queue_core.http_api.fleet_paths import FLEET
 from queue_core.server import schemas
 from queue_core.server.base import events
@@ -49,6 +46,7 @@ from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
 from queue_core.server.openapi import document
 from queue_core.server.state import ServerState
+from queue_core.server.wings import wing_classes
 
 if TYPE_CHECKING:
     from queue_core.console.app import Console
@@ -64,7 +62,9 @@ class ServerApp:
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self.paths = [endpoint.path for endpoint in (*ENDPOINTS, *(route.endpoint for route in extensions.routes))]
+        self.paths = [
+            endpoint.path for endpoint in (*served_endpoints(), *(route.endpoint for route in extensions.routes))
+        ]
         """The paths of the API."""
         self._fleet: FleetGateway | None = None
         fleet_routes: Sequence[BaseRoute] = ()
@@ -123,8 +123,8 @@ class ServerApp:
             if verb in FastVerbs.VERBS:
                 await _serve_fast(self.core, self.core.fast_verbs, verb, queue, scope, receive, send)
                 return
-            if path == appengine.PATH:
-                await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
+            if (endpoint := self.core.fast_endpoints.get(path)) is not None:
+                await _serve_fast(self.core, endpoint, "", "", scope, receive, send)
                 return
         await self._router(scope, receive, send)
 
@@ -182,8 +182,9 @@ async def _send(reply: Reply, send: Send) -> None:
 
 def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
-    for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
-        here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
+    endpoints = served_endpoints()
+    for path in dict.fromkeys(endpoint.path for endpoint in endpoints):
+        here = {endpoint.method: endpoint for endpoint in endpoints if endpoint.path == path}
         # The name of a worker may contain an unquoted "/"; what is given for a schedule's is looked for all the same.
         whole = path.replace("{worker}", "{worker:path}").replace("{schedule}", "{schedule:path}")
         routes.append(Route(whole, _view(core, here), methods=list(here)))
@@ -191,8 +192,8 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes.extend(extensions.starlette_routes(core.authorizer))
     routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
-    routes.extend(cloudtasks.routes(core))
-    routes.extend(taskqueue.routes(core))
+    for wing in core.wings:
+        routes.extend(wing.routes())
     return routes
 
 
@@ -312,7 +313,13 @@ def _openapi(core: ServerState, extensions: Extensions) -> View:
 
 def openapi_json(*others: Endpoint) -> bytes:
     """Return the OpenAPI document of the queues' API, with `others` beside it."""
-    return to_json(document((*ENDPOINTS, *others), version=release()))
+    return to_json(document((*served_endpoints(), *others), version=release()))
+
+
+@cache
+def served_endpoints() -> tuple[Endpoint, ...]:
+    """Return the endpoints of `/v1`: the server's own, then those of its wings."""
+    return (*ENDPOINTS, *(endpoint for wing in wing_classes() for endpoint in wing.endpoints))
 
 
 def release() -> str:

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import get_type_hints
 
-from queue_core.celery import mailbox_calls
 from queue_core.http_api.values import Json
 from queue_core.server import handlers, schedules, schemas, search
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
@@ -247,15 +246,6 @@ ENDPOINTS = (
     _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
-    _regular(
-        "POST",
-        "/v1/mailboxes",
-        "Exchange messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
-        "mailboxes",
-        mailbox_calls.mailboxes,
-        mailbox_calls.MailboxRequest,
-        max_body_bytes=mailbox_calls.MAX_BODY_BYTES,
-    ),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",

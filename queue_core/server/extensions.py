@@ -14,8 +14,8 @@ from starlette.routing import Route
 
 from queue_core.http_api.values import Json
 from queue_core.process.places import Places
+from queue_core.server.base.bodies.value_count import MAX_VALUES
 from queue_core.server.base.problems import invalid, refusal
-from queue_core.server.bodies.value_count import MAX_VALUES
 from queue_core.server.callers.access import check_whole_store
 from queue_core.server.callers.auth import Authorizer, Principal, check_role
 from queue_core.server.callers.open_calls import OpenStream

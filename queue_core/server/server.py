@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -36,10 +36,8 @@ from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
 from queue_core.server.state import ServerState
+from queue_core.server.wings import GrpcService
 from queue_core.store import Store
-
-if TYPE_CHECKING:
-    from queue_core.google.cloudtasks.grpc_server import GrpcListener
 
 TICK_SECONDS: Final = 1.0
 """Seconds between wake-ups of an idle server, for the date of its answers and the timeouts of its connections."""
@@ -314,7 +312,7 @@ class QueueServer:
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerState(store, options, clock=clock, log=log)
-        self._grpc = self._grpc_listener(options)
+        self._grpc = self._grpc_service()
         self._http: HttpServer | None = None
         self._should_stop = False
         self._kept: int | None = None
@@ -324,13 +322,9 @@ class QueueServer:
         """`host:port` of the gRPC listener, where there is one."""
         return None if self._grpc is None else self._grpc.address
 
-    def _grpc_listener(self, options: ServeOptions) -> "GrpcListener | None":
-        if options.grpc is None:
-            return None
+    def _grpc_service(self) -> GrpcService | None:
         try:
-            from queue_core.google.cloudtasks.grpc_server import GrpcListener
-
-            return GrpcListener(self.core, options.grpc)
+            return next((found for wing in self.core.wings if (found := wing.grpc_service()) is not None), None)
         except ImportError as error:
             self._abandon()
             raise InvalidSettingError(

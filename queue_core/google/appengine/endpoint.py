@@ -334,8 +334,10 @@ def _with_refusal_as_outcome(operation: Operation[T]) -> Operation[T | Applicati
 
 
 def _worker(request: FastRequest) -> str:
-    """Return the worker's name, which `queue_core.google.appengine.connect.connect` sends under a supervisor; "" for App
-    Engine's own clients. Raises `InvalidTaskNameError`."""
+    """Return the worker's name, which `connect_appengine` has sent under a supervisor; "" for App Engine's own clients.
+
+    Raises `InvalidTaskNameError`.
+    """
     worker = next((value.decode("latin-1") for name, value in request.headers if name == b"x-towline-worker"), "")
     check_worker(worker)
     return worker

@@ -12,7 +12,7 @@ from queue_core.google.cloudtasks.json_codec import from_text, unknown_name, val
 from queue_core.google.cloudtasks.masks import FieldTree, parse_fields
 from queue_core.google.cloudtasks.messages import MESSAGES, camel, snake
 from queue_core.google.cloudtasks.methods import METHODS, CloudTasksMethod
-from queue_core.server.bodies.value_count import check_values
+from queue_core.server.base.bodies.value_count import check_values
 
 PREFIX = "/v2beta2/"
 UPLOAD = "/api/queue/update"

@@ -16,7 +16,7 @@ from queue_core.google.cloudtasks.json_codec import json_of
 from queue_core.google.cloudtasks.masks import partial
 from queue_core.google.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.google.cloudtasks.queues import http_body
-from queue_core.server.bodies.value_count import SHORT_BODY_BYTES
+from queue_core.server.base.bodies.value_count import SHORT_BODY_BYTES
 from queue_core.server.callers.auth import check_role
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.http.request_body import body_length, read_body

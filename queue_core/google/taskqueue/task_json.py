@@ -16,7 +16,7 @@ from queue_core.clock import NEVER, Instant
 from queue_core.google.taskqueue.responses import TaskqueueError, invalid
 from queue_core.google.taskqueue.selection import Shape
 from queue_core.http_api.values import Json
-from queue_core.server.bodies.value_count import SHORT_BODY_BYTES, check_values
+from queue_core.server.base.bodies.value_count import SHORT_BODY_BYTES, check_values
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TaskState
 

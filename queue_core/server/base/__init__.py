@@ -1,1 +1,1 @@
-"""What all of the server stands on: its options, events and problems."""
+"""The ground of the server: its options, events and problems, and the bounds of bodies."""

@@ -1,1 +1,1 @@
-"""What a server watches beside its calls: its clock, snapshots held by readers, and erasures."""
+"""Watches beside a server's calls: its clock, snapshots that readers hold, and erasures."""

@@ -20,10 +20,11 @@ from queue_core.google.cloudtasks.methods import METHODS
 from queue_core.google.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.local import LocalQueues
 from queue_core.schedules.schedule import Schedule
+from queue_core.server.app import served_endpoints
 from queue_core.server.base.options import AccessToken, GrpcOptions, Role, ServeOptions
 from queue_core.server.callers.access import ACCESS_OF_VERB, VERB_OF_ACCESS
 from queue_core.server.callers.auth import OF_ALL_QUEUES, REQUIRED_ROLES
-from queue_core.server.endpoints import ENDPOINTS, Endpoint
+from queue_core.server.endpoints import Endpoint
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import RunningServer, a_server
@@ -103,7 +104,7 @@ def is_refused(endpoint: Endpoint, role: Role, scope: str) -> bool:
     return scope == "other" and (is_of_queue or endpoint.path == "/v1/mailboxes")
 
 
-GUARDED = [one for one in ENDPOINTS if one.permission is not None]
+GUARDED = [one for one in served_endpoints() if one.permission is not None]
 
 
 @pytest.mark.parametrize("endpoint", GUARDED, ids=[f"{one.method} {one.path}" for one in GUARDED])

@@ -10,6 +10,7 @@ from typing import Literal
 import pytest
 
 from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettingError
+from queue_core.google import appengine
 from queue_core.google.appengine import connect
 from queue_core.google.appengine.stub import TowlineStub
 from queue_core.server.base.options import AccessToken, Role, ServeOptions
@@ -135,7 +136,7 @@ def test_a_connected_client_is_known_by_its_head(monkeypatch: pytest.MonkeyPatch
     with connected(options, SECRET) as world, world.server.connect() as one, world.server.connect() as other:
         for connection in (one, other):
             connection.sendall(stranger)
-        door = world.server.thread.core.appengine
+        door = world.server.thread.core.fast_endpoints[appengine.PATH]
         eventually(lambda: door._unauthenticated_bytes == 2 * (31 << 20))
         monkeypatch.setattr("queue_core.google.appengine.endpoint.MAX_UNKNOWN_BYTES", door._unauthenticated_bytes)
         world.add(payload=b"x" * (100 << 10))

@@ -7,7 +7,7 @@ import re
 from itertools import pairwise
 from typing import Final
 
-from queue_core.server.bodies.value_count import MAX_VALUES, end_of_string
+from queue_core.server.base.bodies.value_count import MAX_VALUES, end_of_string
 
 PIECE_BYTES: Final = 4 << 20
 """Bytes of a piece, and those of one task more."""
