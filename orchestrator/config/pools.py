@@ -321,6 +321,16 @@ class PoolSpec(FleetSettingsModel):
         return copied
 
 
+def bounds_of(pool: PoolSpec) -> tuple[int, int]:
+    """Return the least and the most workers at any hour of the pool's schedule."""
+    low, high = pool.workers.min, pool.workers.max
+    for window in pool.schedule:
+        least, most = window.workers.min, window.workers.max
+        low = min(bound for bound in (low, least, most) if bound is not None)
+        high = high if most is None else max(high, most)
+    return low, high
+
+
 class SupervisorSettings(FleetSettingsModel):
     """The settings of the supervisor itself."""
 

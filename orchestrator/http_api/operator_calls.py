@@ -28,8 +28,7 @@ from orchestrator.config.overrides import (
     with_pause,
     with_size,
 )
-from orchestrator.config.pools import PoolSpec
-from orchestrator.export.settings import bounds_of
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json, not_now, unknown_pool
 from orchestrator.http_api.registry import ListedSupervisor, SupervisorRegistry
 from orchestrator.runtimes.procfs import boot

@@ -28,8 +28,7 @@ from orchestrator.config.overrides import (
     with_pause,
     with_size,
 )
-from orchestrator.config.pools import PoolSpec
-from orchestrator.export.settings import bounds_of
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.settings_file import Project, state_of
 from queue_core.cli import exits
