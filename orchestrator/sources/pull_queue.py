@@ -449,7 +449,7 @@ def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
 
 def as_reported(queues: Queues, pools: Sequence[PoolTags]) -> list[PoolTags]:
     """Return pools, all those of one queue, with the tags that their supervisor says their workers lease."""
-    reported = registered_tags(queues, pools[0].queue) if pools else {}
+    reported = registered_tags(queues.registrations(served_tags.KIND), pools[0].queue) if pools else {}
     return [
         replace(pool, tags=narrowed_tags(pool.tags, tags_served_by(reported[pool.pool])))
         if pool.pool in reported

@@ -51,7 +51,7 @@ from queue_core.process.wording import (
     shown_seconds,
     shown_setting,
 )
-from queue_core.registrations.served_tags import registered_tags
+from queue_core.registrations import served_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
 from queue_core.unit_of_work import limits_that_hold
@@ -229,9 +229,8 @@ def _registered(queues: Queues, queue: str, known: list[PoolTags]) -> list[PoolT
     """Return the pools of a queue that supervisors registered, beside those that are known from the settings."""
     names = {one.pool for one in known}
     with suppress(QueueError):  # the token may not list them
-        return [
-            PoolTags(pool, queue, tags) for pool, tags in registered_tags(queues, queue).items() if pool not in names
-        ]
+        registered = served_tags.registered_tags(queues.registrations(served_tags.KIND), queue)
+        return [PoolTags(pool, queue, tags) for pool, tags in registered.items() if pool not in names]
     return []
 
 
