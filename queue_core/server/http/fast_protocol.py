@@ -262,16 +262,16 @@ class FastProtocol(HttpConnection):
 
     def _fast_cycle(self) -> FastCycle | None:
         url = self.url
-        endpoint = self.fast_endpoints.get(url)
-        if not (endpoint is not None or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
+        is_wings = url in self.fast_endpoints
+        if not (is_wings or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
             return None
         if self.expect_100_continue:
             return None
         if self.cycle is not None and not self.cycle.response_complete:
             return None
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        if endpoint is not None:
-            return FastCycle(endpoint, "", "", self.headers, keep_alive=keep_alive)
+        if is_wings:
+            return FastCycle(self.fast_endpoints[url], "", "", self.headers, keep_alive=keep_alive)
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
         if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
             return None
