@@ -8,12 +8,12 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 
 if TYPE_CHECKING:
     from orchestrator.assembly import open_supervisor
-    from orchestrator.clock import Monotonic
+    from orchestrator.base.clock import Monotonic
+    from orchestrator.base.errors import AlreadySupervisedError, OrchestratorError
+    from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
     from orchestrator.config.model import WorkerBounds
     from orchestrator.config.pools import PoolSpec, SupervisorSettings
-    from orchestrator.errors import AlreadySupervisedError, OrchestratorError
     from orchestrator.fleet.workers import Fleet, Worker
-    from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
     from orchestrator.scaling.context import DecisionContext, context_of
     from orchestrator.scaling.decision import Conditions, Decision, Inputs, Limit
     from orchestrator.scaling.learning import PolicyState, learn
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 else:
     _HOMES = {
         "orchestrator.assembly": "open_supervisor",
-        "orchestrator.clock": "Monotonic",
+        "orchestrator.base.clock": "Monotonic",
         "orchestrator.config.pools": "PoolSpec SupervisorSettings",
         "orchestrator.scaling.decision": "Conditions Decision Inputs Limit",
-        "orchestrator.errors": "AlreadySupervisedError OrchestratorError",
+        "orchestrator.base.errors": "AlreadySupervisedError OrchestratorError",
         "orchestrator.fleet.workers": "Fleet Worker",
         "orchestrator.scaling.learning": "PolicyState learn",
-        "orchestrator.samples": "LeaseSample QueueSample RunningLease Waiting",
+        "orchestrator.base.samples": "LeaseSample QueueSample RunningLease Waiting",
         "orchestrator.config.model": "WorkerBounds",
         "orchestrator.scaling.plan": "WorkerRemoval Plan Spawn plan_actions",
         "orchestrator.scaling.policy": "decide",

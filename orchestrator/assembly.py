@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import unreachable_notice
 from orchestrator.runtime import Runtime

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import ServedTags
 from orchestrator.config.celery import arguments_of, foreign_arguments_of
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
-from orchestrator.values import ServedTags
 
 PAUSED: Final = "paused (docker pause)"
 STANDSTILLS: Final = frozenset({PAUSED, "stopped (SIGSTOP)", "its control group is frozen"})

@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import BaseModel, Field
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.placeholders import near_misses
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
-from orchestrator.errors import ConfigError
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
 from orchestrator.state.directory import StateDir
 from queue_core.config.celery_names import label_of, store_name

@@ -10,7 +10,6 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 if TYPE_CHECKING:
     from queue_core.admission import Rate, TagLimits
     from queue_core.api import Queue, Queues
-    from queue_core.appengine.connect import connect_appengine
     from queue_core.async_client.client import AsyncQueue, AsyncQueues
     from queue_core.async_client.connect import open_queue_async, open_queues_async
     from queue_core.attempts.attempt import Attempt, Failure
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         UnknownScheduleError,
         WorkerRetiredError,
     )
+    from queue_core.google.appengine.connect import connect_appengine
     from queue_core.http_api.caller import Retries
     from queue_core.local import LocalQueue, LocalQueues
     from queue_core.stats import (
@@ -91,7 +91,7 @@ else:
         "queue_core.admission": "Rate TagLimits",
         "queue_core.attempts.attempt": "Attempt Failure",
         "queue_core.api": "Queue Queues",
-        "queue_core.appengine.connect": "connect_appengine",
+        "queue_core.google.appengine.connect": "connect_appengine",
         "queue_core.async_client.client": "AsyncQueue AsyncQueues",
         "queue_core.async_client.connect": "open_queue_async open_queues_async",
         "queue_core.client": "HttpQueue HttpQueues",

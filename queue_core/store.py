@@ -5,14 +5,13 @@ A store opens transactions; each verb called inside one is atomic, and one trans
 exposes no driver type. A verb takes `now`, read from the store's clock, and raises for bad state *before* it writes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.changes import Changed, Selector, Transition
 from queue_core.clock import Clock, Instant
-from queue_core.mailboxes.bus import MessageBus
 from queue_core.stats import (
     DELETED_BY_NAME,
     PURGED,
@@ -341,6 +340,48 @@ class Erasable(Protocol):
 
     def mark(self) -> None:
         """Mark the present store as the one that was opened. Raises `StoreError`."""
+
+
+class MessageBus(Protocol):
+    """Passes pieces of text to the other processes that have the same store open, in the order of sending.
+
+    Thread-safe. What is sent while a process is cut off does not reach it.
+    """
+
+    @property
+    def piece_characters(self) -> int:
+        """How long a piece may be."""
+
+    def receive(
+        self,
+        node: str,
+        *,
+        on_piece: Callable[[str], None],
+        on_gap: Callable[[], None],
+        on_round: Callable[[], None],
+    ) -> None:
+        """Begin to receive what is sent to everybody or to `node`; return when that is so, at the latest in seconds.
+
+        Args:
+            node: the name of this process: eight hexadecimal digits.
+            on_piece: called, in a thread of the bus, with each piece, also with this process's own.
+            on_gap: called when some may have been missed, as the connection was lost; it is open again.
+            on_round: called every few seconds.
+
+        None of them may raise. Raises `StoreError` where this store can't be listened to.
+        """
+
+    def send(self, pieces: Sequence[tuple[str, str]]) -> None:
+        """Send pieces, each to a process, or "" for all. Raises `StoreError`."""
+
+    def nodes(self) -> set[str]:
+        """Return the names of the processes that receive now. Raises `StoreError`."""
+
+    def leave_to_parent(self) -> None:
+        """In the child of a fork: leave connections and threads to the parent; the child uses a bus of its own."""
+
+    def close(self) -> None:
+        """End the connections and threads."""
 
 
 @runtime_checkable

@@ -82,7 +82,7 @@ import urllib.request
 from queue_core import NewTask, QueueSpec, LocalQueues, HttpQueues, open_queues_async
 from queue_core.errors import PermissionDeniedError
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores import open_store

@@ -29,7 +29,7 @@ OTHER_THAN_ONE = {
     ("queue_core/server/commit/threaded.py", "calls"),  # as many as a bound
     ("queue_core/server/fast_path.py", "calls"),  # as many as a bound
     ("queue_core/server/http/http_connection.py", "connections"),  # as many as a bound
-    ("queue_core/server/taskqueue/multipart.py", "calls"),  # a bound
+    ("queue_core/google/taskqueue/multipart.py", "calls"),  # a bound
     ("queue_core/stores/postgres/client/pool.py", "connections"),  # a bound
     ("queue_core/transfer/reader.py", "lines"),  # head, end and what is between
     ("queue_core/unit_of_work.py", "queues"),  # more than a maximum

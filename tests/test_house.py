@@ -141,6 +141,21 @@ def test_every_link_leads_to_a_file() -> None:
     assert broken == []
 
 
+def test_the_core_imports_no_wing() -> None:
+    wings = {f"queue_core.{name}" for name in ("celery", "google", "kombu")}
+    above = {"__init__.py", "celery", "cli", "google", "kombu"}
+    found = [
+        f"{path}:{node.lineno}"
+        for path, tree in modules().items()
+        if path.parts[0] == "queue_core" and path.parts[1] not in above
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        if ".".join(name.split(".")[:2]) in wings
+    ]
+    assert found == []
+
+
 @cache
 def prose(page: Path) -> str:
     """The text of a page without its blocks and comments, line by line."""

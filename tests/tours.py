@@ -18,7 +18,7 @@ from types import FrameType
 
 from orchestrator import open_supervisor, read_settings
 from queue_core import Deletion, HttpQueues, LocalQueues, NewTask, QueueSpec
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores import open_store

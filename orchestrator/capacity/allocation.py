@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-from orchestrator.values import value
+from orchestrator.base.values import value
 
 MEMORY_SHARE: Final = 0.85
 """Share of the free memory that is allocated: measurements lag behind, and the host has other work."""

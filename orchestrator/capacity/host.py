@@ -7,8 +7,8 @@ from typing import Final
 
 import psutil
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.allocation import HostCapacity
-from orchestrator.clock import Monotonic
 
 MEASURE_SECONDS: Final = 1.0
 """The shortest interval between two measurements; earlier calls get the last one."""

@@ -4,11 +4,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 from orchestrator.capacity.allocation import MEASURED_SECONDS, PRIOR_BYTES, WorkerUsage
-from orchestrator.clock import Monotonic
 from orchestrator.fleet.workers import Fleet
 from orchestrator.runtime import Usage
-from orchestrator.values import value
 
 NEARLY_ALL: Final = 0.95  # quantile of the workers whose memory counts
 _FORGET: Final = 0.1  # share of a fall in memory that is learned at once

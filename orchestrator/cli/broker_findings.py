@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 
 from orchestrator.assembly import celery_fleets
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.cli.finding import Finding
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.settings_file import Project
 from orchestrator.sources.celery.source import CeleryFleets
 from queue_core.process.wording import counted, shown_setting

@@ -7,11 +7,11 @@ from typing import Final
 
 import docker
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.cli.finding import Finding
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.containers import Volume
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.container_state import at, text
 from orchestrator.runtimes.docker.create import Mount, is_out_of_reach, unreachable
 from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, Api, DockerEngine, error_text, translated_errors

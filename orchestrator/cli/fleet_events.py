@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.json_fields import count_in, list_in, mappings_of
 from orchestrator.fleet.exits import ENDS_WELL, Cause
 from orchestrator.fleet.figures import DRAINED
 from orchestrator.fleet.quarantine import SOLO_MARK
-from orchestrator.json_fields import count_in, list_in, mappings_of
 from queue_core.cli.event_lines import EventLine, pairs_of
 from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
 from queue_core.process.wording import counted, shown_seconds

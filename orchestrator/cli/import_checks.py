@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, Self, TypeAlias, Unpack, cast
 
+from orchestrator.base.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.store_leader import NoFleetError, StoreLeader, leader_at, leader_of
-from orchestrator.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.fleet.certificates import is_failure
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from orchestrator.errors import ReloadRefusedError
+from orchestrator.base.errors import ReloadRefusedError
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, overrides_of, parse_at
 from orchestrator.supervisor.reload import ReloadedSettings
 from queue_core.api import Queues

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.finding import Finding
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import Project
 from queue_core.cli.failure import CommandError
 from queue_core.cli.target import TargetOptions, opened

@@ -5,9 +5,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from orchestrator.base.json_fields import mapping_of
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import supervisor_at, supervisor_url
-from orchestrator.json_fields import mapping_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from queue_core.cli.failure import CommandError
 from queue_core.cli.target import TargetOptions

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlencode
 import click
 from pydantic_core import from_json
 
-from orchestrator.json_fields import Json, mapping_of
+from orchestrator.base.json_fields import Json, mapping_of
 from orchestrator.settings_file import DEFAULT_FILE
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
+from orchestrator.base.json_fields import mapping_of, mappings_of, text_in
 from orchestrator.cli.supervisor_calls import NoSupervisorError, SupervisorCalls, supervisor_at
-from orchestrator.json_fields import mapping_of, mappings_of, text_in
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.options import Function

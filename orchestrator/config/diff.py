@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Final, Literal
 
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
-from orchestrator.values import value
 
 Kind = Literal["added", "removed", "changed"]
 

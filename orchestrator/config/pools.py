@@ -10,6 +10,7 @@ from typing import Annotated, Final, Literal
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.budget import WorkerHours
 from orchestrator.config.celery import (
     COLD_SECONDS,
@@ -31,7 +32,6 @@ from orchestrator.config.placeholders import names_worker
 from orchestrator.config.schedule import MAX_WINDOWS, TimeOfDay, Window
 from orchestrator.config.sources import LABEL, CelerySource, SourceChoice, celery_queues, label_of
 from orchestrator.config.stop_plan import StopStep
-from orchestrator.errors import ConfigError
 from queue_core.config.listen import Listen
 from queue_core.config.messages import SettingProblem, problems_of
 from queue_core.config.units import Bytes, Fraction, Seconds
@@ -319,6 +319,16 @@ class PoolSpec(FleetSettingsModel):
         copied.__dict__.pop("turn_seconds", None)
         copied.__dict__.pop("queues", None)
         return copied
+
+
+def bounds_of(pool: PoolSpec) -> tuple[int, int]:
+    """Return the least and the most workers at any hour of the pool's schedule."""
+    low, high = pool.workers.min, pool.workers.max
+    for window in pool.schedule:
+        least, most = window.workers.min, window.workers.max
+        low = min(bound for bound in (low, least, most) if bound is not None)
+        high = high if most is None else max(high, most)
+    return low, high
 
 
 class SupervisorSettings(FleetSettingsModel):

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from orchestrator.base.values import value
 from orchestrator.demo.record import DemoRecord
 from orchestrator.demo.script import STAGES
-from orchestrator.values import value
 from queue_core.clock import Instant
 from queue_core.stats import QueueStats, TagStats
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Final
 
-from orchestrator.charts import Chart, ChartMark, ChartPanel, Curve, Steps, rates_of, svg_of
+from orchestrator.base.charts import Chart, ChartMark, ChartPanel, Curve, Steps, rates_of, svg_of
 from orchestrator.demo.pages import figures_list
 from orchestrator.demo.record import Outcome
 from orchestrator.demo.run_state import DemoRun

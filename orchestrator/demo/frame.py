@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
-from orchestrator.charts import Steps, slots_of
+from orchestrator.base.charts import Steps, slots_of
 from orchestrator.demo.figures import StageFigures
 from orchestrator.demo.record import Outcome, quantile
 from orchestrator.demo.run_state import DemoRun

@@ -1,6 +1,6 @@
 """Write the report of a run: the fleet, as a page and as a picture, before the index of what its tasks made."""
 
-from orchestrator.charts import svg_of
+from orchestrator.base.charts import svg_of
 from orchestrator.demo.fleet_page import WIDE, fleet_chart, fleet_section
 from orchestrator.demo.pages import FLEET_PLACE, page_name
 from orchestrator.demo.record import Outcome

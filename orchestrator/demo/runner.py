@@ -9,7 +9,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final, Protocol
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.demo.figures import RunFigures, figures_of, recorded_figures
 from orchestrator.demo.fleet_process import (
     STOP_SECONDS,

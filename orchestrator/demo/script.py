@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import MonotonicClock
+from orchestrator.base.clock import MonotonicClock
 from orchestrator.demo.tasks import FOLDER_VARIABLE, QUEUE, REST_VARIABLE
 
 STAGES: Final = ("parse", "render")

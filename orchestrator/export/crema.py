@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import urlsplit
 
-from orchestrator.config.pools import PoolSpec
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.export.keda import DNS_LABEL, STEP_SECONDS, metrics_trigger
 from orchestrator.export.kubernetes import NAME, Object, worker_name
 from orchestrator.export.request import CloudRunPlace, ExportedFiles, ExportRequest, Findings, header, yaml_of
@@ -20,7 +20,6 @@ from orchestrator.export.settings import (
     ExportedSecret,
     Portable,
     arguments_of,
-    bounds_of,
     check_placeholders,
     check_program,
     check_secrets,

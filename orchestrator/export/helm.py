@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
-from orchestrator.config.pools import PoolSpec
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.export.keda import Manifests, manifests, secret_commands
 from orchestrator.export.kubernetes import CLIENT_LABEL, NAME, SECRET, Object, worker_name
 from orchestrator.export.request import ExportedFiles, ExportRequest, header, yaml_of
-from orchestrator.export.settings import PORT, bounds_of
+from orchestrator.export.settings import PORT
 
 SETTINGS: Final = "towline.yaml"
 _BRACES: Final = '{{ "{{" }}'

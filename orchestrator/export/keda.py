@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from orchestrator.config.pools import PoolSpec
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.export.kubernetes import (
     CLIENT_LABEL,
     NAME,
@@ -24,7 +24,6 @@ from orchestrator.export.settings import (
     PORT,
     ExportedSecret,
     Portable,
-    bounds_of,
     check_placeholders,
     check_program,
     check_secrets,

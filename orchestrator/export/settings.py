@@ -244,16 +244,6 @@ def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
     return {**own, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
 
 
-def bounds_of(pool: PoolSpec) -> tuple[int, int]:
-    """Return the least and the most workers at any hour of the pool's schedule."""
-    low, high = pool.workers.min, pool.workers.max
-    for window in pool.schedule:
-        least, most = window.workers.min, window.workers.max
-        low = min(bound for bound in (low, least, most) if bound is not None)
-        high = high if most is None else max(high, most)
-    return low, high
-
-
 def check_program(pool: PoolSpec, found: Findings) -> None:
     """Refuse a pool that does not say what runs in a worker."""
     if pool.app is None and pool.command is None and pool.celery is None:

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from orchestrator.base.json_fields import mappings_of
 from orchestrator.fleet.exits import ENDS_WELL
-from orchestrator.json_fields import mappings_of
 
 MAX_SHOWN: Final = 20
 """Names that an error lists."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.fleet.last_words import HangingCall, last_traceback, last_words_of, place_in_stack
 
 EXIT_FINISHED: Final = 0

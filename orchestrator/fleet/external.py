@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import PresentWorker, QueueSample
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import EXTERNAL, Fleet, Worker
-from orchestrator.samples import PresentWorker, QueueSample
-from orchestrator.values import value
 
 POLLS_SECONDS: Final = 30.0
 """Silence after which a polling worker counts as gone; more than the longest usual polling interval."""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Final, Literal
 
-from orchestrator.json_fields import (
+from orchestrator.base.json_fields import (
     Json,
     count_in,
     known_count_in,
@@ -15,7 +15,7 @@ from orchestrator.json_fields import (
     number_in,
     text_in,
 )
-from orchestrator.values import value
+from orchestrator.base.values import value
 from queue_core.process.wording import shown_seconds
 
 DRAINED: Final = "this host is drained: no worker is started until `towline undrain`"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 from typing import Final, TypeAlias
 
-from orchestrator.values import value
+from orchestrator.base.values import value
 from queue_core.process.wording import counted
 
 MAX_REASON_CHARS: Final = 300

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
 from orchestrator.fleet.workers import NOT_COUNTED, PROVEN_SECONDS, CrashLoop, Fleet, Started, Worker, proves
-from orchestrator.samples import QueueSample
 
 
 def observe(fleet: Fleet, sample: QueueSample) -> Fleet:

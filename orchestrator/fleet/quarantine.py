@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 
 SUSPECT_DEATHS: Final = 2
 """Deaths at which a task must have been held to be suspected; with a single lease left, one is enough."""

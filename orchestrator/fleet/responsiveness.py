@@ -9,13 +9,13 @@ by time.
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import PresentWorker, QueueSample
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
 from orchestrator.fleet.quarantine import is_solo_worker
 from orchestrator.fleet.workers import Fleet, State, Worker
-from orchestrator.samples import PresentWorker, QueueSample
-from orchestrator.values import value
 
 GAP_SECONDS: Final = 3.0
 """Two samples further apart than a turn plus this are a gap: the supervisor, its host or the queue stood still, and

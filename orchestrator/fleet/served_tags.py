@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Final
 
+from orchestrator.base.values import ServedTags
 from orchestrator.config.pools import PoolSpec
-from orchestrator.values import ServedTags
 
 MAX_TAGS: Final = 1_000
 """Tags of several reports; of more than these all count as leased."""

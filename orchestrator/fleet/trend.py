@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 
 MINUTES: Final = 60
 _MINUTE_SECONDS: Final = 60.0

@@ -6,7 +6,8 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import (
@@ -21,7 +22,6 @@ from orchestrator.fleet.exits import (
 )
 from orchestrator.fleet.last_words import last_words_of, place_in_stack
 from orchestrator.fleet.quarantine import is_solo_worker
-from orchestrator.values import value
 from queue_core.process.wording import counted
 
 MAX_BACKOFF_SECONDS: Final = 60.0  # longest wait after failed starts

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict
 
 from queue_core.config.messages import did_you_mean
 from queue_core.process.terminal import clean
-from queue_core.server.problems import Problem, refusal
+from queue_core.server.base.problems import Problem, refusal
 
 RETRY_SECONDS: Final = 5
 MAX_SHOWN_NAME: Final = 100

@@ -4,6 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
+from orchestrator.base.json_fields import mapping_of, mappings_of
 from orchestrator.fleet.certificates import (
     AmbiguousWorkerError,
     UnknownDeathError,
@@ -12,12 +13,11 @@ from orchestrator.fleet.certificates import (
     worker_names,
 )
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json
-from orchestrator.json_fields import mapping_of, mappings_of
 from orchestrator.state.decisions import instant_in
 from orchestrator.state.directory import StateDir
 from queue_core.process.terminal import clean
+from queue_core.server.base.problems import refusal
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
-from queue_core.server.problems import refusal
 
 MAX_DEATHS: Final = 1_000
 MAX_READ: Final = 50_000

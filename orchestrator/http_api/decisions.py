@@ -5,10 +5,10 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from orchestrator.clock import MonotonicClock
+from orchestrator.base.clock import MonotonicClock
+from orchestrator.base.json_fields import mapping_of
 from orchestrator.fleet.figures import figures_of
 from orchestrator.http_api.answers import FleetAnswer, FleetQuery, Json, unknown_pool
-from orchestrator.json_fields import mapping_of
 from orchestrator.state.decisions import decisions_of, instant_in, pool_record
 from orchestrator.state.directory import StateDir
 from queue_core.server.extensions import ExtensionRoute, reads

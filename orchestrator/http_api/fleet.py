@@ -4,13 +4,13 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orchestrator.clock import MonotonicClock
+from orchestrator.base.clock import MonotonicClock
+from orchestrator.base.json_fields import mappings_of
 from orchestrator.fleet.certificates import is_failure
 from orchestrator.http_api.fleet_now import FleetNow
-from orchestrator.json_fields import mappings_of
 from orchestrator.state.directory import StateDir
+from queue_core.server.base.problems import refusal
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
-from queue_core.server.problems import refusal
 
 PATH: Final = "/v1/fleet"
 MAX_DECISIONS: Final = 20

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final
 
-from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.json_fields import Json, mapping_of, mappings_of
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.live_fleet import beside_pools, observed_now, refreshed
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queues

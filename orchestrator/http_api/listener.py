@@ -13,7 +13,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from queue_core.server.app import release, route_error
-from queue_core.server.auth import Authorizer, Headers, check_role
+from queue_core.server.base.options import ProxyLogin, ServeOptions, check_options, with_credentials
+from queue_core.server.callers.auth import Authorizer, Headers, check_role
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login, token_elsewhere, tokens_by_role
 from queue_core.server.extensions import Extensions, response_of
@@ -22,7 +23,6 @@ from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
 from queue_core.server.openapi import document
-from queue_core.server.options import ProxyLogin, ServeOptions, check_options, with_credentials
 from queue_core.server.server import HttpServer, bind, http_config, renew_certificate, served_certificate, url_of
 
 if TYPE_CHECKING:

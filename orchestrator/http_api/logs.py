@@ -12,12 +12,12 @@ from typing import Annotated, Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from orchestrator.errors import NoOutputError
+from orchestrator.base.errors import NoOutputError
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch, WorkerLine
+from queue_core.server.base.problems import refusal
 from queue_core.server.extensions import ExtensionRoute, reads
-from queue_core.server.problems import refusal
 
 PATH: Final = "/v1/logs"
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024

@@ -7,9 +7,9 @@ from typing import Final, get_args
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.samples import Outcome, QueueSample
 from orchestrator.fleet.exits import Cause
-from orchestrator.samples import Outcome, QueueSample
 from orchestrator.scaling.decision import GuardName
 from orchestrator.scaling.lease_waits import BUCKETS as WAIT_BUCKETS
 from orchestrator.supervisor.pool import ConcernKind

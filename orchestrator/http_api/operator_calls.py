@@ -11,8 +11,9 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import Field
 
-from orchestrator import events
-from orchestrator.clock import MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import MonotonicClock
+from orchestrator.base.json_fields import list_in, mappings_of
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.config.overrides import (
     MAX_FINISH_SECONDS,
@@ -27,20 +28,18 @@ from orchestrator.config.overrides import (
     with_pause,
     with_size,
 )
-from orchestrator.config.pools import PoolSpec
-from orchestrator.export.settings import bounds_of
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json, not_now, unknown_pool
 from orchestrator.http_api.registry import ListedSupervisor, SupervisorRegistry
-from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.log import get_logger
 from queue_core.process.loopback import is_loopback
 from queue_core.process.terminal import clean
-from queue_core.server.auth import Principal, described
+from queue_core.server.base.problems import Problem, refusal
+from queue_core.server.callers.auth import Principal, described
 from queue_core.server.extensions import CallRoute, ExtensionRoute, NoQuery, RouteCall, reads
-from queue_core.server.problems import Problem, refusal
 from queue_core.server.schemas import EmptyBody, RequestBody
 
 THIS_HOST: Final = "this"

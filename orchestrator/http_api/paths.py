@@ -7,7 +7,7 @@ from typing import Final
 from prometheus_client.process_collector import ProcessCollector
 from pydantic import Field
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.http_api.answers import FleetAnswer, not_now, unknown_pool
 from orchestrator.http_api.deaths import death_routes
 from orchestrator.http_api.decisions import decision_routes

@@ -12,8 +12,8 @@ from typing import Final
 
 from pydantic import Field
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.http_api.answers import FleetAnswer
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.state.directory import StateDir
@@ -32,9 +32,9 @@ from queue_core.registrations.supervisors import (
     supervisor_in,
     supervisor_json,
 )
+from queue_core.server.base.options import ServeOptions
+from queue_core.server.base.problems import problem_of
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
-from queue_core.server.options import ServeOptions
-from queue_core.server.problems import problem_of
 
 RENEW_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 2.0

@@ -10,20 +10,20 @@ from typing import Final
 from prometheus_client.registry import Collector
 from pydantic import BaseModel
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.json_fields import Json, list_in, mapping_of, mappings_of
 from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death
 from orchestrator.http_api.fleet import PATH as FLEET
 from orchestrator.http_api.fleet import PublishedFleet
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.metrics import FleetMetrics
 from orchestrator.http_api.registry import ListedSupervisors
-from orchestrator.json_fields import Json, list_in, mapping_of, mappings_of
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.errors import PermissionDeniedError, QueueError, StoreUnavailableError
 from queue_core.roles import Access
-from queue_core.server.access import ACCESS_OF_VERB, check_whole_store, is_in_scope, is_listed
-from queue_core.server.auth import Principal
+from queue_core.server.callers.access import ACCESS_OF_VERB, check_whole_store, is_in_scope, is_listed
+from queue_core.server.callers.auth import Principal
 from queue_core.server.endpoint import Endpoint
 from queue_core.task import QueueSpec
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 
 from pydantic import Field
 
+from orchestrator.base.json_fields import list_in
 from orchestrator.config.shown import shown_setting
 from orchestrator.http_api.answers import FleetAnswer
-from orchestrator.json_fields import list_in
 from orchestrator.state.directory import StateDir
 from queue_core.attempts.secret_forms import masked_logins
 from queue_core.server.extensions import ExtensionRoute, NoQuery, reads

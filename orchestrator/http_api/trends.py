@@ -4,7 +4,7 @@ from typing import Final
 
 from pydantic import Field
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.fleet.trend import by_minute
 from orchestrator.http_api.answers import FleetAnswer
 from orchestrator.supervisor.view import Heartbeat

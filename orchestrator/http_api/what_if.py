@@ -11,12 +11,12 @@ from typing import Final
 
 from pydantic import Field
 
+from orchestrator.base.json_fields import mappings_of
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.http_api.answers import FleetAnswer, Json
-from orchestrator.json_fields import mappings_of
 from queue_core.cli import exits
+from queue_core.server.base.problems import refusal
 from queue_core.server.extensions import CallRoute, NoQuery, RouteCall
-from queue_core.server.problems import refusal
 from queue_core.server.schemas import RequestBody
 
 MAX_SECONDS: Final = 30.0

@@ -7,17 +7,17 @@ from typing import Final
 
 from pydantic import Field
 
+from orchestrator.base.json_fields import count_in, mappings_of, text_in
 from orchestrator.config.worker_requests import WorkerVerb, pool_sentence, worker_sentence
 from orchestrator.fleet.workers import EXTERNAL
 from orchestrator.http_api.answers import FleetAnswer
 from orchestrator.http_api.fleet_now import FleetNow
 from orchestrator.http_api.operator_calls import OperatorCalls, named
 from orchestrator.http_api.workers import worker_named
-from orchestrator.json_fields import count_in, mappings_of, text_in
 from orchestrator.state.directory import StateDir
 from queue_core.process.terminal import clean
+from queue_core.server.base.problems import refusal
 from queue_core.server.extensions import CallRoute, ExtensionRoute, NoQuery, RouteCall
-from queue_core.server.problems import refusal
 from queue_core.server.schemas import EmptyBody
 
 MAX_NAMED_TASKS: Final = 20

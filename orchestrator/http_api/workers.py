@@ -5,13 +5,13 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from orchestrator.clock import MonotonicClock
-from orchestrator.errors import NoOutputError
+from orchestrator.base.clock import MonotonicClock
+from orchestrator.base.errors import NoOutputError
+from orchestrator.base.json_fields import mapping_of, mappings_of
 from orchestrator.fleet.certificates import AmbiguousWorkerError, UnknownDeathError, chosen_death
 from orchestrator.http_api.answers import MAX_SHOWN_NAME, FleetAnswer, FleetQuery, Json, not_now
 from orchestrator.http_api.fleet_now import FleetNow, FreshFleet
 from orchestrator.http_api.logs import ShownLine, cursor_of, positions_in
-from orchestrator.json_fields import mapping_of, mappings_of
 from orchestrator.runtimes.running_stack import StackRequests, own_lines, worker_in
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
@@ -19,8 +19,8 @@ from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch
 from queue_core.cli.event_lines import is_library_file
 from queue_core.config.messages import did_you_mean
 from queue_core.process.terminal import clean
+from queue_core.server.base.problems import Problem, refusal
 from queue_core.server.extensions import EventStream, ExtensionRoute, NoQuery, RouteCall, StreamEvent, reads
-from queue_core.server.problems import Problem, refusal
 from queue_core.server.schemas import EmptyBody
 
 MAX_TAIL_BYTES: Final = 64 * 1024

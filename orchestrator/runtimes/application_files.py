@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import ServedTags
 from orchestrator.runtime import ApplicationReport
-from orchestrator.values import ServedTags
 
 _NANOSECONDS = 1_000_000_000
 

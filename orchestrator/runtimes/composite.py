@@ -3,11 +3,11 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.config.containers import RuntimeKind
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.runtime import (
     NOTHING_KNOWN,
     ApplicationReport,

@@ -1,6 +1,6 @@
 """A runtime's answers about workers that are no processes of this host: nothing is forked or imported."""
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, SpawnRequest
 

@@ -7,8 +7,8 @@ number of workers, so a worker would reach `recycle.memory` because others ended
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from orchestrator.base.values import value
 from orchestrator.runtimes import procfs
-from orchestrator.values import value
 
 MOST_READINGS: Final = 2
 """Readings of shared memory in one measurement: each takes the supervisor some ms.

@@ -17,11 +17,11 @@ from pathlib import Path
 from signal import Signals
 from typing import Final, Literal
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SpawnError
 from orchestrator.capacity.host import HostMeter
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SpawnError
 from orchestrator.fleet.last_words import last_words_of
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs

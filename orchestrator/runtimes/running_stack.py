@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Final
 
-from orchestrator.clock import MonotonicClock
-from orchestrator.json_fields import mapping_of, mappings_of, text_in
+from orchestrator.base.clock import MonotonicClock
+from orchestrator.base.json_fields import mapping_of, mappings_of, text_in
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.process import STACK_SIGNAL
 from orchestrator.runtimes.worker_logs import LOG_SUFFIX, MAX_LINE_CHARS, MAX_STACK_LINES

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
+from orchestrator.base.values import ServedTags
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.application_files import FileState, states_in
-from orchestrator.values import ServedTags
 from queue_core.attempts.redaction import redacted_lines
 
 COMMAND: Final = (sys.executable, "-m", "queue_core.worker.template")

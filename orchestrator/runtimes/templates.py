@@ -12,8 +12,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.placeholders import names_worker
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import ApplicationReport, SpawnRequest

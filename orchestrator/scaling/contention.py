@@ -12,10 +12,10 @@ from operator import attrgetter
 from statistics import fmean, geometric_mean, median
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease
-from orchestrator.values import value
 
 _SEEN: Final = 100
 _SEEN_SECONDS: Final = 900.0

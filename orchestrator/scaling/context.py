@@ -3,16 +3,16 @@
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample, Waiting
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, least_recently_used
-from orchestrator.samples import QueueSample, Waiting
 from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Rule
 from orchestrator.scaling.finish_by import FinishForecast, forecast_finish
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.reserve import NOBODY_WARM, WarmWorkers
-from orchestrator.values import value
 from queue_core.process.wording import counted, shown_seconds, shown_setting
 
 STALE_TURNS: Final = 3.0

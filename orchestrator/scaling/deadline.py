@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Worker
-from orchestrator.samples import Waiting
 from orchestrator.scaling.estimates import Estimates
-from orchestrator.values import value
 
 _PUT_OFF_TURNS: Final = 2  # turns kept in reserve before a start is put off
 _ROUNDING: Final = 1e-9

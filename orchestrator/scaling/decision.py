@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import field, fields
 from typing import Final, Literal
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 from orchestrator.capacity.allocation import MOST_AT_A_TIME, PRIOR_FORK_SECONDS, Allocation
-from orchestrator.clock import Monotonic
 from orchestrator.config.budget import Left
 from orchestrator.config.overrides import Paused
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.deadline import HelperPool
-from orchestrator.values import value
 
 __all__ = ["DEFAULT_CONDITIONS", "Conditions", "Decision", "FinishBy", "GuardName", "Inputs", "Limit", "Paused", "Rule"]
 

@@ -5,8 +5,8 @@ Letting idle workers go by this estimate saves 1 % on the recorded suite and 7 %
 
 import math
 
-from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 
 
 def slots_needed(*, rate: float, service_seconds: float, wait_seconds: float, eps: float, limit: int) -> int:

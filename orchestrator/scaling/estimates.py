@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Final
 
+from orchestrator.base.samples import LeaseSample, QueueSample
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Started
-from orchestrator.samples import LeaseSample, QueueSample
 from orchestrator.scaling.idle_gaps import IdleGaps
-from orchestrator.values import value
 
 _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)  # weight that older leases keep per lease: half-life 200 leases

@@ -3,9 +3,9 @@
 import math
 from typing import Final
 
+from orchestrator.base.values import value
 from orchestrator.scaling.deadline import ServingCapacity
 from orchestrator.scaling.decision import FinishBy
-from orchestrator.values import value
 
 _KEPT_BACK: Final = 0.05  # share of the time left as a reserve
 _ROUNDING: Final = 1e-9

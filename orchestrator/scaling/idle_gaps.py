@@ -11,8 +11,8 @@ from dataclasses import field
 from itertools import pairwise
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 
 EDGES_SECONDS: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0)
 _TYPICAL_SECONDS: Final = (

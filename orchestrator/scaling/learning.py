@@ -4,10 +4,11 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample
 from orchestrator.scaling.contention import Contention
 from orchestrator.scaling.deadline import Pace, ServingCapacity, capacity_of, pace_of
 from orchestrator.scaling.decision import Decision
@@ -16,7 +17,6 @@ from orchestrator.scaling.estimates import Estimates, activity, peak_leases
 from orchestrator.scaling.overload import Overload
 from orchestrator.scaling.recurrence import Recurrence
 from orchestrator.scaling.reserve import Reserve
-from orchestrator.values import value
 
 _MIN_ELAPSED_SECONDS: Final = 0.001
 _LONG_AGO: Final = Monotonic(float("-inf"))

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import QueueSample
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
+from orchestrator.base.values import value
 
 BUCKETS: Final = (0.25, 0.5, 1.0, 1.5, 3.0, 10.0, 30.0, 100.0)
 """Upper bounds of the buckets of the total, in slos."""

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import LeaseSample
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample
+from orchestrator.base.values import value
 
 _LOT: Final = 16
 """The number of consecutive leases that are compared with each other."""

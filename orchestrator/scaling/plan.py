@@ -2,11 +2,11 @@
 
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Worker, billed_for, least_recently_used, outdated
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision
-from orchestrator.values import value
 from queue_core.process.wording import counted
 
 MAX_ACTIONS: Final = 64

@@ -7,9 +7,9 @@ nothing until bursts recur evenly again.
 from itertools import pairwise
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Waiting
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
+from orchestrator.base.values import value
 
 _KNOWN: Final = 4  # bursts that are kept
 _NEEDED: Final = 3  # bursts needed for a prediction

@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import cache
 from typing import Final, NewType, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState

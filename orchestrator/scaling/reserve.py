@@ -8,9 +8,9 @@ worker warm for an hour.
 import math
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 from orchestrator.scaling.deadline import Pace, ServingCapacity
-from orchestrator.values import value
 
 STEADY_SHARE: Final = 1.5
 """The most idle slots per slot that is busy on average, for random arrivals. Measured, like the others here: on 200

@@ -10,9 +10,9 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
 from orchestrator.fleet.workers import Worker
-from orchestrator.samples import Waiting
 from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
 from orchestrator.scaling.finish_by import FinishForecast

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample
 from orchestrator.scaling.deadline import HelperPool, ServingCapacity, capacity_of
 from orchestrator.scaling.learning import PolicyState
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from orchestrator.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rounded_up, svg_of
+from orchestrator.base.charts import OUTLIER, Chart, ChartPanel, Curve, rates_of, rounded_up, svg_of
 from orchestrator.simulation.results import RunResult
 from orchestrator.simulation.study import StudyRow
 from orchestrator.simulation.workload import Workload

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Outcome
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Outcome
 from orchestrator.simulation.limits import SimulatedLimits
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 

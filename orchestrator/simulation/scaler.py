@@ -7,6 +7,8 @@ from functools import lru_cache
 from itertools import islice
 from typing import Final, Protocol
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.capacity.allocation import (
     MEASURED_SECONDS,
     MOST_AT_A_TIME,
@@ -17,13 +19,11 @@ from orchestrator.capacity.allocation import (
     WorkerUsage,
     allocate,
 )
-from orchestrator.clock import Monotonic
 from orchestrator.config.budget import full_budget
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import Bounds, bounds_at, next_daily
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined, killed
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, FinishBy
 from orchestrator.scaling.guards import turn_seconds_after

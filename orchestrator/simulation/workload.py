@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Final
 
+from orchestrator.base.errors import OrchestratorError
 from orchestrator.capacity.allocation import PRIOR_FORK_SECONDS
-from orchestrator.errors import OrchestratorError
 from orchestrator.simulation.limits import NO_LIMITS, QueueLimits
 
 SHORTEST_SERVICE_SECONDS: Final = 0.001

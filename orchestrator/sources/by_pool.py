@@ -3,12 +3,12 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.source import ReleasedTask, SampleQuery, WorkSource
 from orchestrator.sources.celery.source import CeleryFleets
 

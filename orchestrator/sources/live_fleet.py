@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import asdict
 from typing import Final
 
+from orchestrator.base.json_fields import Json, mapping_of, mappings_of
 from orchestrator.config.sources import LABEL
 from orchestrator.fleet.workers import NOT_COUNTED
-from orchestrator.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
 from queue_core.api import Queues
 from queue_core.clock import Instant, seconds_between

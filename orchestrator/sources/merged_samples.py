@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.samples import PresentWorker, QueueSample, Waiting
+from orchestrator.base.samples import PresentWorker, QueueSample, Waiting
 
 MAX_POSITIONS: Final = 64
 """Positions of a merged sample, at most: those in between are left out, and count as the younger one after them."""

@@ -6,13 +6,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, Protocol
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import (
+    LeaseSample,
+    PresentWorker,
+    QueueSample,
+    RunningLease,
+    UnservedTag,
+    Waiting,
+    with_ticks,
+)
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.external import prefix_of
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting, with_ticks
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
@@ -441,7 +449,7 @@ def unserved_in(queues: Queues, pools: Sequence[PoolTags]) -> list[UnservedTag]:
 
 def as_reported(queues: Queues, pools: Sequence[PoolTags]) -> list[PoolTags]:
     """Return pools, all those of one queue, with the tags that their supervisor says their workers lease."""
-    reported = registered_tags(queues, pools[0].queue) if pools else {}
+    reported = registered_tags(queues.registrations(served_tags.KIND), pools[0].queue) if pools else {}
     return [
         replace(pool, tags=narrowed_tags(pool.tags, tags_served_by(reported[pool.pool])))
         if pool.pool in reported

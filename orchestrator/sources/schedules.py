@@ -7,8 +7,8 @@ harm that another supervisor, which still believes to lead, does the same.
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final, cast
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from queue_core.api import Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between

@@ -11,10 +11,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from orchestrator.base.errors import AlreadySupervisedError
 from orchestrator.config import overrides
 from orchestrator.config.overrides import HostOverride, Overrides
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS, WorkerRequests
-from orchestrator.errors import AlreadySupervisedError
 from orchestrator.state.journal import Journal, Keep, amended, read_journal
 from orchestrator.state.private_files import make_folder
 from orchestrator.state.templates import TemplateRecord, template_in

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Final
 
-from orchestrator import events
+from orchestrator.base import events
 from queue_core.log import get_logger
 from queue_core.process.private_files import opener
 

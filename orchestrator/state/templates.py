@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from orchestrator.values import value
+from orchestrator.base.values import value
 from queue_core.process.wording import shown_seconds
 
 _SHOWN_HAZARDS: Final = 3

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import CrashLoop, with_changed_application
 from orchestrator.launch import Launch

@@ -9,11 +9,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import Final, TypeVar
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.capacity.allocation import MOST_AT_A_TIME, Allocation, CapacityDemand, allocate
 from orchestrator.capacity.host import SETTLED_SECONDS, HostMeter
 from orchestrator.capacity.worker_usage import WorkerUsages
-from orchestrator.clock import Monotonic, MonotonicClock
 from orchestrator.config import budget
 from orchestrator.config.budget import Budget
 from orchestrator.config.overrides import NO_OVERRIDES, NOT_DRAINED, Moment, Overrides, describe_overrides

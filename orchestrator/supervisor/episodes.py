@@ -2,8 +2,8 @@
 
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.values import value
 
 Severity = Literal["none", "bounded", "growing", "late"]
 """`bounded`: a bound denies workers, and no task is late; `growing`: a task waits longer than the slo while workers are

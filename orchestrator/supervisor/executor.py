@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError, StartPendingError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError, StartPendingError
 from orchestrator.fleet.external import is_external, released
 from orchestrator.fleet.workers import (
     Fleet,

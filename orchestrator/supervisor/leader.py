@@ -9,8 +9,8 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.errors import SourceUnavailableError
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.source import WorkSource
 from orchestrator.state.private_files import identity_of_folder
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.errors import NoOutputError
+from orchestrator.base.errors import NoOutputError
 from orchestrator.runtimes.docker.container_state import POOL_LABEL
 from orchestrator.runtimes.worker_output import OutputLine, OutputPosition, WorkerOutput
 from orchestrator.state.directory import StateDir

@@ -4,7 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Outcome, QueueSample
+from orchestrator.base.values import ServedTags, value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import Cause
@@ -14,14 +16,12 @@ from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.served_tags import merged_tags, narrowed
 from orchestrator.fleet.trend import Trend
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import Outcome, QueueSample
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Rule
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.lease_waits import NO_WAITS, Waits, waits_of
 from orchestrator.scaling.upcoming import lead_seconds
 from orchestrator.supervisor.episodes import Severity, TroubleEpisode
 from orchestrator.supervisor.log_once import LogOnce
-from orchestrator.values import ServedTags, value
 from queue_core.process.wording import counted, shown_ago, shown_seconds, shown_setting
 
 LEAVING_GRACE_SECONDS: Final = 30.0

@@ -7,17 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.external import ExternalWorkers, observe_external, wanted_again
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.quarantine import reserved
 from orchestrator.fleet.responsiveness import mark_unresponsive, next_watch
 from orchestrator.fleet.trend import trend_after
-from orchestrator.samples import QueueSample
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.deadline import HelperPool
 from orchestrator.scaling.decision import Decision

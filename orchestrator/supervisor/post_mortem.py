@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, TypeAlias
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.death_sentences import death_sentence
 from orchestrator.fleet.exits import ENDS_WELL, HANGS, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
 from orchestrator.fleet.last_words import HangingCall

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError, SpawnError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import WITHOUT_FAULT, Cause
 from orchestrator.fleet.quarantine import (
     IsolatedTask,

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import ENDS_WELL, at_fault, ending_of
 from orchestrator.fleet.external import without_external
 from orchestrator.fleet.quarantine import SuspectedTask

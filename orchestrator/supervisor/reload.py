@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import ReloadRefusedError
 from orchestrator.config.diff import PoolChange
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.systemd import ServiceNotifier
 from queue_core.log import get_logger

@@ -7,14 +7,14 @@ import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.json_fields import text_in
+from orchestrator.base.samples import QueueSample, UnservedTag
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import RememberedWorker, Worker
-from orchestrator.json_fields import text_in
 from orchestrator.runtime import WorkerHandle
 from orchestrator.runtimes.procfs import boot
-from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import WriteErrors
 from orchestrator.supervisor.pool import Pool, concern_of, states_of

@@ -13,11 +13,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.config.diff import PoolChange
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime
 from orchestrator.source import TickAdder, WorkSource

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from queue_core.process.sd_notify import ServiceManager
 
 LONGER_SECONDS: Final = 15.0

@@ -8,11 +8,11 @@ A tag that somebody leases all the same, a program beside the pools, is not one 
 from collections.abc import Mapping
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import UnservedTag
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
-from orchestrator.samples import UnservedTag
 from orchestrator.source import WorkSource
 from queue_core.log import get_logger
 from queue_core.process.wording import counted

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample, UnservedTag
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.trend import Trend
 from orchestrator.fleet.workers import State
-from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.scaling.decision import Decision
 from orchestrator.scaling.lease_waits import Recent
 from orchestrator.supervisor.pool import Concern, Pool, PoolCounters, concern_of, states_of

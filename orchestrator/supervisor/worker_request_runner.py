@@ -6,8 +6,8 @@ They are read from the state directory whenever that has changed, so that a supe
 from collections.abc import Mapping
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.config.overrides import Moment
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS, ReplaceRequest, WorkerRequest
 from orchestrator.fleet.workers import with_replacement_ordered

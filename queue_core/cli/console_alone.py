@@ -15,11 +15,11 @@ from queue_core.console.call import PayloadRules
 from queue_core.console.logins import RemoteTokens
 from queue_core.errors import InvalidSettingError
 from queue_core.server.app import ServerApp, route_error
-from queue_core.server.auth import Authorizer
+from queue_core.server.base.options import ServeOptions
+from queue_core.server.callers.auth import Authorizer
 from queue_core.server.console.mount import ENTRY, ConsoleMount
 from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
-from queue_core.server.options import ServeOptions
 from queue_core.server.server import BACKLOG, HttpServer, bind, http_config, served_certificate, url_of
 from queue_core.server.state import ServerState
 from queue_core.store import Store

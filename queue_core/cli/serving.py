@@ -25,8 +25,16 @@ from queue_core.log import get_logger
 from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
 from queue_core.roles import Role
+from queue_core.server.base.options import (
+    AccessToken,
+    GrpcOptions,
+    GrpcTls,
+    HttpTls,
+    ProxyLogin,
+    ServeOptions,
+    options_of,
+)
 from queue_core.server.http.tls import tls_context
-from queue_core.server.options import AccessToken, GrpcOptions, GrpcTls, HttpTls, ProxyLogin, ServeOptions, options_of
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store

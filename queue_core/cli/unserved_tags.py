@@ -15,6 +15,7 @@ from queue_core.client import HttpQueues
 from queue_core.config.pool_tags import PoolTags, describe_unserved, is_served, pool_tags_in
 from queue_core.config.yaml_document import DocumentError, read_document
 from queue_core.errors import QueueError
+from queue_core.registrations import served_tags
 from queue_core.registrations.served_tags import (
     is_leased_by,
     is_recent,
@@ -53,7 +54,7 @@ def known_pools(queues: Queues, queue: str, where: TargetOptions) -> list[PoolTa
     """Return the pools of a queue: of the settings file, if the queue is of it, and of running supervisors."""
     found = {pool.pool: pool for pool in _pools_of_file(where) if pool.queue == queue}
     with suppress(QueueError):  # the token may not list them
-        for name, tags in registered_tags(queues, queue).items():
+        for name, tags in registered_tags(queues.registrations(served_tags.KIND), queue).items():
             settings = found[name].tags if name in found else tags
             found[name] = PoolTags(name, queue, narrowed_tags(settings, tags_served_by(tags)))
     return list(found.values())

@@ -7,7 +7,7 @@ program that uses a `kombu.Connection`, and nothing else of kombu, imports it it
 
 from kombu.transport import TRANSPORT_ALIASES
 
-_TRANSPORT = "queue_core.kombu.transport:TowlineTransport"
+_TRANSPORT = "queue_core.celery.transport.transport:TowlineTransport"
 
 SCHEMES = (
     "towline",

@@ -1,14 +1,13 @@
 """The tags that workers lease, as reports of a lease call, an application or a pool have them.
 
-A report is a tuple: empty for every task, None in it for tasks without a tag. Pure, but for `registered_tags`.
+A report is a tuple: empty for every task, None in it for tasks without a tag. Pure.
 """
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TypeAlias
 
-from queue_core.api import Queues
-from queue_core.registration import MAX_FACTS_BYTES
+from queue_core.registration import MAX_FACTS_BYTES, Registration
 from queue_core.task import ANY, UNTAGGED, TagFilter
 
 ServedTags: TypeAlias = tuple[str | None, ...]
@@ -86,9 +85,9 @@ def facts_of(queues: Sequence[str], tags: TagFilter) -> Mapping[str, str] | None
     return facts if len(json.dumps(facts).encode()) <= MAX_FACTS_BYTES else None
 
 
-def registered_tags(queues: Queues, queue: str) -> dict[str, TagFilter]:
-    """Return the tags that each pool of a queue works on, as supervisors registered them. Raises `QueueError`."""
-    return pools_of_facts({one.name: one.facts for one in queues.registrations(KIND)}, queue)
+def registered_tags(registered: Iterable[Registration], queue: str) -> dict[str, TagFilter]:
+    """Return the tags that each pool of a queue works on, by the registrations of `KIND`."""
+    return pools_of_facts({one.name: one.facts for one in registered}, queue)
 
 
 def pools_of_facts(registered: Mapping[str, Mapping[str, str]], queue: str) -> dict[str, TagFilter]:

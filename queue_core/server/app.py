@@ -18,14 +18,17 @@ from starlette.types import Message, Receive, Scope, Send
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
 from queue_core.http_api.fleet_paths import FLEET
-from queue_core.server import appengine, events, schemas
-from queue_core.server.auth import Principal, check_role
-from queue_core.server.cloudtasks import routes as cloudtasks
+from queue_core.server import schemas
+from queue_core.server.base import events
+from queue_core.server.base.event_stream import event_json
+from queue_core.server.base.problems import refusal
+from queue_core.server.callers.auth import Principal, check_role
+from queue_core.server.callers.open_calls import OpenStream
+from queue_core.server.console.fleet_gateway import FleetGateway
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
 from queue_core.server.endpoint import Endpoint
 from queue_core.server.endpoints import ENDPOINTS
-from queue_core.server.event_stream import event_json
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
@@ -38,16 +41,13 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
-from queue_core.server.fleet_gateway import FleetGateway
 from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
-from queue_core.server.open_calls import OpenStream
 from queue_core.server.openapi import document
-from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
-from queue_core.server.taskqueue import routes as taskqueue
+from queue_core.server.wings import wing_classes
 
 if TYPE_CHECKING:
     from queue_core.console.app import Console
@@ -63,7 +63,9 @@ class ServerApp:
     def __init__(self, core: ServerState, connections: Connections, *, extensions: Extensions = NO_EXTENSIONS) -> None:
         self.core = core
         self._connections = connections
-        self.paths = [endpoint.path for endpoint in (*ENDPOINTS, *(route.endpoint for route in extensions.routes))]
+        self.paths = [
+            endpoint.path for endpoint in (*served_endpoints(), *(route.endpoint for route in extensions.routes))
+        ]
         """The paths of the API."""
         self._fleet: FleetGateway | None = None
         fleet_routes: Sequence[BaseRoute] = ()
@@ -122,8 +124,8 @@ class ServerApp:
             if verb in FastVerbs.VERBS:
                 await _serve_fast(self.core, self.core.fast_verbs, verb, queue, scope, receive, send)
                 return
-            if path == appengine.PATH:
-                await _serve_fast(self.core, self.core.appengine, "", "", scope, receive, send)
+            if (endpoint := self.core.fast_endpoints.get(path)) is not None:
+                await _serve_fast(self.core, endpoint, "", "", scope, receive, send)
                 return
         await self._router(scope, receive, send)
 
@@ -181,8 +183,9 @@ async def _send(reply: Reply, send: Send) -> None:
 
 def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes: list[BaseRoute] = []
-    for path in dict.fromkeys(endpoint.path for endpoint in ENDPOINTS):
-        here = {endpoint.method: endpoint for endpoint in ENDPOINTS if endpoint.path == path}
+    endpoints = served_endpoints()
+    for path in dict.fromkeys(endpoint.path for endpoint in endpoints):
+        here = {endpoint.method: endpoint for endpoint in endpoints if endpoint.path == path}
         # The name of a worker may contain an unquoted "/"; what is given for a schedule's is looked for all the same.
         whole = path.replace("{worker}", "{worker:path}").replace("{schedule}", "{schedule:path}")
         routes.append(Route(whole, _view(core, here), methods=list(here)))
@@ -190,8 +193,8 @@ def _routes(core: ServerState, extensions: Extensions) -> Sequence[BaseRoute]:
     routes.extend(extensions.starlette_routes(core.authorizer))
     routes.append(Route("/openapi.json", _openapi(core, extensions), methods=["GET"]))
     routes.append(Route("/metrics", _metrics(core, extensions), methods=["GET"]))
-    routes.extend(cloudtasks.routes(core))
-    routes.extend(taskqueue.routes(core))
+    for wing in core.wings:
+        routes.extend(wing.routes())
     return routes
 
 
@@ -311,7 +314,13 @@ def _openapi(core: ServerState, extensions: Extensions) -> View:
 
 def openapi_json(*others: Endpoint) -> bytes:
     """Return the OpenAPI document of the queues' API, with `others` beside it."""
-    return to_json(document((*ENDPOINTS, *others), version=release()))
+    return to_json(document((*served_endpoints(), *others), version=release()))
+
+
+@cache
+def served_endpoints() -> tuple[Endpoint, ...]:
+    """Return the endpoints of `/v1`: the server's own, then those of its wings."""
+    return (*ENDPOINTS, *(endpoint for wing in wing_classes() for endpoint in wing.endpoints))
 
 
 def release() -> str:

@@ -7,7 +7,7 @@ from queue_core.calls import queue_verbs, store_verbs
 from queue_core.calls.queue_verbs import ReadStats, ReadTagStats
 from queue_core.calls.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
 from queue_core.calls.verb import Verb
-from queue_core.server import handlers, mailbox_calls, schedules, schemas, search
+from queue_core.server import handlers, schedules, schemas, search
 from queue_core.server.endpoint import Endpoint, Handler, Parameter
 from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.leases import reports
@@ -183,15 +183,6 @@ ENDPOINTS = (
     _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
     _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
-    _regular(
-        "POST",
-        "/v1/mailboxes",
-        "Exchange messages of kombu that are no tasks: remote control, events, replies, broadcasts.",
-        "mailboxes",
-        mailbox_calls.mailboxes,
-        mailbox_calls.MailboxRequest,
-        max_body_bytes=mailbox_calls.MAX_BODY_BYTES,
-    ),
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",

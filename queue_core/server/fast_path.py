@@ -22,18 +22,19 @@ from queue_core.fast_values import value
 from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
-from queue_core.server import events, schemas
-from queue_core.server.access import QueueAccess, check_scope
-from queue_core.server.auth import Authorizer, Headers, Principal, Ticket
-from queue_core.server.bodies.body_limit import BodyLimit
-from queue_core.server.bodies.pieces import has_short_parts, pieces_of
-from queue_core.server.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
+from queue_core.server import schemas
+from queue_core.server.base import events
+from queue_core.server.base.bodies.body_limit import BodyLimit
+from queue_core.server.base.bodies.pieces import has_short_parts, pieces_of
+from queue_core.server.base.bodies.value_count import MAX_VALUES, SHORT_BODY_BYTES, check_values
+from queue_core.server.base.problems import MEDIA_TYPE, Problem, body_too_large, invalid, problem_of, refusal
+from queue_core.server.callers.access import QueueAccess, check_scope
+from queue_core.server.callers.auth import Authorizer, Headers, Principal, Ticket
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases import reports
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.seals import NO_TOKENS, LeaseSeals, OpenedTokens
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.problems import MEDIA_TYPE, Problem, body_too_large, invalid, problem_of, refusal
 from queue_core.server.schemas import response
 from queue_core.service import Operation
 from queue_core.store import Unit

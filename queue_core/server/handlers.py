@@ -22,16 +22,17 @@ from queue_core.log import get_logger
 from queue_core.registration import MAX_REGISTRATION_SECONDS
 from queue_core.registrations import present_workers as present
 from queue_core.roles import Role
-from queue_core.server import events, schemas
-from queue_core.server.access import is_in_scope, sees_facts
-from queue_core.server.auth import ANONYMOUS_ADMIN, Principal, described
+from queue_core.server import schemas
+from queue_core.server.base import events
+from queue_core.server.base.event_stream import event_json
+from queue_core.server.base.problems import refusal
+from queue_core.server.callers.access import is_in_scope, sees_facts
+from queue_core.server.callers.auth import ANONYMOUS_ADMIN, Principal, described
+from queue_core.server.callers.open_calls import a_long_wait
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
-from queue_core.server.event_stream import event_json
 from queue_core.server.fast_path import client_call, idempotent_operation
 from queue_core.server.leases import reports
 from queue_core.server.metrics import read_all_stats
-from queue_core.server.open_calls import a_long_wait
-from queue_core.server.problems import refusal
 from queue_core.server.state import ServerState
 from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter

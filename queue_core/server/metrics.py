@@ -7,8 +7,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from queue_core.clock import ClockSteps, Instant
-from queue_core.server.access import QueueAccess
-from queue_core.server.auth import Principal
+from queue_core.server.callers.access import QueueAccess
+from queue_core.server.callers.auth import Principal
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
 from queue_core.unit_of_work import UnitOfWork

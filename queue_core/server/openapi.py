@@ -8,8 +8,8 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from pydantic_core.core_schema import DataclassField, DataclassSchema, ModelField, TypedDictField, TypedDictSchema
 
 from queue_core.http_api.values import Json
+from queue_core.server.base.problems import TITLES
 from queue_core.server.endpoint import Endpoint
-from queue_core.server.problems import TITLES
 from queue_core.server.schemas import ProblemOut, response
 
 REF = "#/components/schemas/{model}"

@@ -29,7 +29,7 @@ from queue_core.limits import MAX_INTEGER
 from queue_core.log import get_logger
 from queue_core.roles import Role
 from queue_core.search.verbs import Total, change_pieces, keep_plan, plan_of, read_page, total_of
-from queue_core.server import events
+from queue_core.server.base import events
 from queue_core.server.fast_path import client_call
 from queue_core.server.handlers import EndpointCall, in_pieces
 from queue_core.server.schemas import Tagged, TaskOut, task_out

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -25,8 +25,9 @@ from queue_core.log import get_logger
 from queue_core.process.descriptors import file_limit, max_connections_for, max_grpc_connections_for
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.process.sd_notify import ServiceManager
-from queue_core.server import events
 from queue_core.server.app import ServerApp
+from queue_core.server.base import events
+from queue_core.server.base.options import ServeOptions, check_options, with_credentials
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.http.connections import ACCEPTED_AT_ONCE, AcceptErrors, Connections
 from queue_core.server.http.fast_protocol import fast_protocol_class
@@ -34,12 +35,9 @@ from queue_core.server.http.guesses import SlowedRefusals
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
-from queue_core.server.options import ServeOptions, check_options, with_credentials
 from queue_core.server.state import ServerState
+from queue_core.server.wings import GrpcService
 from queue_core.store import Store
-
-if TYPE_CHECKING:
-    from queue_core.server.cloudtasks.grpc_server import GrpcListener
 
 TICK_SECONDS: Final = 1.0
 """Seconds between wake-ups of an idle server, for the date of its answers and the timeouts of its connections."""
@@ -314,7 +312,7 @@ class QueueServer:
         self._listening = bind(options)
         self.url = url_of(options, self._listening)
         self.core = ServerState(store, options, clock=clock, log=log)
-        self._grpc = self._grpc_listener(options)
+        self._grpc = self._grpc_service()
         self._http: HttpServer | None = None
         self._should_stop = False
         self._kept: int | None = None
@@ -324,13 +322,9 @@ class QueueServer:
         """`host:port` of the gRPC listener, where there is one."""
         return None if self._grpc is None else self._grpc.address
 
-    def _grpc_listener(self, options: ServeOptions) -> "GrpcListener | None":
-        if options.grpc is None:
-            return None
+    def _grpc_service(self) -> GrpcService | None:
         try:
-            from queue_core.server.cloudtasks.grpc_server import GrpcListener
-
-            return GrpcListener(self.core, options.grpc)
+            return next((found for wing in self.core.wings if (found := wing.grpc_service()) is not None), None)
         except ImportError as error:
             self._abandon()
             raise InvalidSettingError(

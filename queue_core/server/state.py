@@ -10,31 +10,30 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.mailboxes.network import MailboxNetwork
 from queue_core.outbox import Outbox
 from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.process.places import Places
-from queue_core.server.access import ACCESS_OF_VERB, QueueAccess, check_scope
-from queue_core.server.access import check_queue as check_access_to
-from queue_core.server.appengine.endpoint import AppEngineEndpoint
-from queue_core.server.auth import Authorizer, Principal
-from queue_core.server.bodies.body_limit import BodyLimit
-from queue_core.server.clock_watch import ClockWatch
+from queue_core.server.base.bodies.body_limit import BodyLimit
+from queue_core.server.base.event_stream import EventRing
+from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.server.callers.access import ACCESS_OF_VERB, QueueAccess, check_scope
+from queue_core.server.callers.access import check_queue as check_access_to
+from queue_core.server.callers.auth import Authorizer, Principal
 from queue_core.server.commit.group_commit import Committer, GroupCommitter
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.server.commit.threaded import ThreadedCommitter
-from queue_core.server.erasures import QueueErasures
-from queue_core.server.event_stream import EventRing
 from queue_core.server.fast_path import FastVerbs
-from queue_core.server.held_snapshots import SnapshotWatch
 from queue_core.server.leases.rates import LeaseCountRecorder, LeaseCounts, LeaseRate
 from queue_core.server.leases.seals import LeaseSeals
 from queue_core.server.leases.waiters import Watcher
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.schemas import Health
+from queue_core.server.watches.clock_watch import ClockWatch
+from queue_core.server.watches.erasures import QueueErasures
+from queue_core.server.watches.held_snapshots import SnapshotWatch
+from queue_core.server.wings import Wing, wing_classes
 from queue_core.service import Operation, QueueService
-from queue_core.store import Broadcaster, Store
+from queue_core.store import Store
 from queue_core.stores import check_can_back_up, check_can_vacuum
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
@@ -56,6 +55,7 @@ MAX_QUEUED_READS = 1000
 """Reads that wait or are under way, at most; further ones fail."""
 
 T = TypeVar("T")
+W = TypeVar("W", bound=Wing)
 
 
 class Readiness:
@@ -145,18 +145,19 @@ class ServerState:
         self.fast_verbs = FastVerbs(
             self.authorizer, self.committer, self.waiting, self.body_limit, self.access, self.seals
         )
-        bus = store.bus() if isinstance(store, Broadcaster) else None
-        self.mailboxes = MailboxNetwork(bus, self.service.clock)
-        self._mailer = ThreadPool(1, name="towline-mail")
         self.lease_counts = LeaseCounts()
         self.lease_rate = LeaseRate()
-        self.appengine = AppEngineEndpoint(
-            self.authorizer, self.committer, self.waiting, self.read, self.lease_counts, self.lease_rate, self.access
-        )
         self._reading_limits: asyncio.Future[None] | None = None
         self._readers = ThreadPool(MAX_READS_AT_ONCE, name="towline-read")
         self._maintenance = ThreadPool(1, name="towline-maintenance")
         self._lease_recorder = LeaseCountRecorder(self.lease_counts, self.service, self._readers)
+        self.wings: tuple[Wing, ...] = tuple(kind(self) for kind in wing_classes())
+        self.fast_endpoints = {path: endpoint for wing in self.wings for path, endpoint in wing.fast.items()}
+        """The wings' endpoints on the fast path, by their paths."""
+
+    def wing(self, kind: type[W]) -> W:
+        """Return the wing of this class."""
+        return next(one for one in self.wings if isinstance(one, kind))
 
     def renew_tokens(self, tokens: Sequence[AccessToken]) -> None:
         """Accept these tokens in place of the present ones. Any thread may call this."""
@@ -212,20 +213,6 @@ class ServerState:
             raise StoreUnavailableError(
                 f"the store has not answered for {READ_TIMEOUT_SECONDS:g} s; try again"
             ) from None
-
-    async def with_other_mailboxes(self, call: Callable[[], None]) -> None:
-        """Make a call of the network of mailboxes in its thread: one at a time, as their order counts."""
-        made: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Exception | None) -> None:
-            if not made.done():
-                if outcome is None:
-                    made.set_result(None)
-                else:
-                    made.set_exception(outcome)
-
-        self._mailer.submit(call, done)
-        await made
 
     def _read_body_limit(self) -> bool:
         """Have the limit on bodies follow the settings of all queues: at once, or soon for a store over a network."""
@@ -309,7 +296,8 @@ class ServerState:
     def stop(self) -> None:
         """Answer all waiting calls, so that a graceful stop is quick."""
         self.waiting.stop()
-        self.mailboxes.boxes.wake_all()
+        for wing in self.wings:
+            wing.stop()
         self.ring.stop()
         self.clock_watch.stop()
         self._lease_recorder.stop()
@@ -321,8 +309,8 @@ class ServerState:
         self.waiting.close()
         self._readers.close()
         self._maintenance.close()
-        self.mailboxes.close()
-        self._mailer.close()
+        for wing in self.wings:
+            wing.close()
         self.committer.close()
 
 

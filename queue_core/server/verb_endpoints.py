@@ -8,7 +8,7 @@ import pydantic
 
 from queue_core.calls.locally import pieces_of
 from queue_core.calls.verb import Change, Query, Verb, path_members, result_type
-from queue_core.server.access import check_whole_store
+from queue_core.server.callers.access import check_whole_store
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.endpoint import Endpoint, Parameter
 from queue_core.server.fast_path import client_call

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_core.client import HttpQueues
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.schema import ProtoRecord
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import decode, encode
+from queue_core.google.appengine.schema import ProtoRecord
 from queue_core.task import QueueSpec
 from tests.bench.alone.served import serving
 from tests.bench.places import new_place

@@ -24,7 +24,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore

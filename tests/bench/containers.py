@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import structlog
 
-from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.base.errors import RuntimeUnavailableError
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench
 from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually

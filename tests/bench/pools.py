@@ -15,10 +15,10 @@ from pathlib import Path
 
 import structlog
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock
+from orchestrator.base.samples import QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
-from orchestrator.samples import QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.state.directory import StateDir

@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple, Protocol
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import CrashLoop, Fleet, Started, State, Worker, spawn_failed
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions

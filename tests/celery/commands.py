@@ -25,7 +25,7 @@ from tests.support.stores import engines
 if TYPE_CHECKING:
     from tests.celery.claims import Claim, Conditions, Figure
 
-PROGRAM: Final = "tests.queue_core.kombu_transport.shop"
+PROGRAM: Final = "tests.queue_core.celery.shop"
 NODE: Final = "one@host"
 SECONDS: Final = 60.0
 PACKAGES: Final = ROOT / ".celery" / "commands"
@@ -61,13 +61,13 @@ STEPS: Final = (
     CommandStep("inspect conf", r"task_acks_late"),
     CommandStep("control pool_grow 1", r"pool will grow"),
     CommandStep("control pool_shrink 1", r"pool will shrink"),
-    CommandStep("control rate_limit tests.queue_core.kombu_transport.shop.total 10/s", r"new rate limit set"),
-    CommandStep("control time_limit tests.queue_core.kombu_transport.shop.total 10 20", r"time limits set"),
+    CommandStep("control rate_limit tests.queue_core.celery.shop.total 10/s", r"new rate limit set"),
+    CommandStep("control time_limit tests.queue_core.celery.shop.total 10 20", r"time limits set"),
     CommandStep("control add_consumer extra_q", r"add consumer extra_q"),
     CommandStep("control cancel_consumer extra_q", r"no longer consuming from extra_q"),
     CommandStep("control enable_events", r"events already enabled"),
     CommandStep("list bindings", r"celery +celery +celery"),
-    CommandStep("call tests.queue_core.kombu_transport.shop.add -a [1,2] --queue=idle.q", r"[0-9a-f-]{36}"),
+    CommandStep("call tests.queue_core.celery.shop.add -a [1,2] --queue=idle.q", r"[0-9a-f-]{36}"),
     CommandStep("amqp queue.declare idle.q", r"messages:1"),
     CommandStep("purge -f -Q idle.q", r"Purged 1 message"),
 )

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from tests.support.eventually import eventually
 from tests.support.fleet.celery_program import CeleryProgram, TaskLine
 from tests.support.rabbitmq import rabbitmq

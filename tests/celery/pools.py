@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from tests.support.docker.engine import PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually
 from tests.support.fleet.celery_site import CelerySite, TaskNote, celery_site

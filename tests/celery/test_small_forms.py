@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.kombu.broker import close_brokers
+from queue_core.celery.transport.broker import close_brokers
 from tests.celery import __main__ as laboratory
 from tests.celery.claims import Claim, Conditions
 from tests.celery.environments import NEWEST, NoEnvironmentError, environment_of, installed, packages_of, sources_of

@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
@@ -21,8 +21,8 @@ from queue_core.local import LocalQueue, LocalQueues
 from queue_core.registrations.supervisors import KIND
 from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import NO_EXTENSIONS
-from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

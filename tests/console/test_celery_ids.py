@@ -4,7 +4,7 @@ import contextlib
 
 from queue_core.client import HttpQueues
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import CELERY_ID, NewTask
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server

@@ -13,7 +13,7 @@ import pytest
 
 import orchestrator
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ProxyLogin, ServeOptions
+from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from tests.support.nginx import NAME, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, a_server
 

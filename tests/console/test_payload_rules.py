@@ -7,7 +7,7 @@ import pytest
 
 from queue_core.console.payload import is_redacted, shown_payload
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server

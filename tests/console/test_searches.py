@@ -12,7 +12,7 @@ from queue_core.console.errors_by_class import error_groups
 from queue_core.console.same_as import curl, of_filter, of_task, python
 from queue_core.http_api.values import Json
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
 from tests.console.visits import Visitor
 from tests.support.eventually import eventually

@@ -11,8 +11,8 @@ from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from queue_core.cli.console_alone import Announced, ConsoleAlone, OfServer
 from queue_core.roles import Role
+from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.server.console.proxy import role_login
-from queue_core.server.options import AccessToken, ProxyLogin, ServeOptions
 from tests.console.visits import Visitor
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import QUEUE, a_server

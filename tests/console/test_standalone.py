@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.demo.runner import free_address, serve_console
 from orchestrator.demo.script import settings_text
 from orchestrator.http_api.listener import FleetListener
@@ -22,8 +22,8 @@ from queue_core.console.logins import CODE_SECONDS, OneTimeLogins
 from queue_core.errors import InvalidSettingError
 from queue_core.http_api.values import Json
 from queue_core.roles import Role
+from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.server.console.proxy import role_login
-from queue_core.server.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec

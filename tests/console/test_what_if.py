@@ -12,7 +12,7 @@ from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.console.arrivals import arrivals_of, read_arrivals
 from queue_core.http_api.values import Json
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec

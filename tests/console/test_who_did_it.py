@@ -7,8 +7,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.roles import Role
-from queue_core.server import events
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base import events
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, RunningServer, a_server

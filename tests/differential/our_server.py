@@ -7,9 +7,9 @@ from typing import Any, Self  # protobuf messages have no types
 
 from queue_core.clock import ManualClock
 from queue_core.server.app import ServerApp
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.http.connections import Connections
 from queue_core.server.leases.rates import lease_totals
-from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
 from queue_core.store import Store
 from queue_core.task import QueueSpec

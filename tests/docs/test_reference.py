@@ -14,7 +14,7 @@ import orchestrator
 import queue_core
 from orchestrator.settings_file import json_schema
 from queue_core import errors
-from queue_core.server.endpoints import ENDPOINTS
+from queue_core.server.app import served_endpoints
 from tests.support.reference.command_line import commands
 from tests.support.reference.errors import errors_page, exit_codes_page
 from tests.support.reference.events import ROOT, SECTIONS, events_of, logged_names
@@ -94,7 +94,7 @@ def test_every_event_that_is_logged_is_on_its_page_with_a_sentence() -> None:
 
 def test_every_path_of_the_api_is_on_its_page() -> None:
     text = page("http-api.md")
-    endpoints = [*ENDPOINTS, *fleet_endpoints()]
+    endpoints = [*served_endpoints(), *fleet_endpoints()]
     assert [one.path for one in endpoints if f"| `{one.method} {one.path}` |" not in text] == []
     linked = set(re.findall(r"\(#(\w+)\)", text))
     assert linked <= {one.lower() for one in re.findall(r"(?m)^### (\w+)$", text)}

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import run
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.demo import left_by_earlier_demos
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.demo.fleet_process import workers_seen
 from orchestrator.demo.library import Module, find_modules, read_module
 from orchestrator.demo.pages import highlight, index_page, module_page

@@ -14,7 +14,7 @@ from queue_core.client import HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.http_api.caller import Retries
 from queue_core.local import LocalQueues
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import serve
 from queue_core.service import QueueService
 from queue_core.store import Store

@@ -8,17 +8,18 @@ from random import Random
 from hypothesis import strategies as st
 
 from queue_core.config.yaml_document import DocumentError
-from queue_core.queue_files.entries import QueueFileEntries
-from queue_core.queue_files.xml import read_queue_xml
-from queue_core.queue_files.yaml import read_queue_yaml
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import CodecError, decode, encode
-from queue_core.server.appengine.codes import TaskQueueErrorCode
-from queue_core.server.appengine.schema import MessageTable, ProtoRecord
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import CodecError, decode, encode
+from queue_core.google.appengine.codes import TaskQueueErrorCode
+from queue_core.google.appengine.schema import MessageTable, ProtoRecord
+from queue_core.google.queue_files.entries import QueueFileEntries
+from queue_core.google.queue_files.xml import read_queue_xml
+from queue_core.google.queue_files.yaml import read_queue_yaml
 from queue_core.service import QueueService
 from queue_core.task import ANY, QueueSpec
 from tests.fuzz.mutation import mutated
-from tests.queue_core.queue_files.test_files_fuzz import (
+from tests.queue_core.google.appengine.test_codec import GOOGLES, mangled
+from tests.queue_core.google.queue_files.test_files_fuzz import (
     ENCODINGS,
     XML,
     XML_PARTS,
@@ -26,10 +27,9 @@ from tests.queue_core.queue_files.test_files_fuzz import (
     YAML_PARTS,
     altered,
 )
-from tests.queue_core.queue_files.test_files_fuzz import (
+from tests.queue_core.google.queue_files.test_files_fuzz import (
     check as check_queue_file,
 )
-from tests.queue_core.server.appengine.test_codec import GOOGLES, mangled
 from tests.support.sdks import recorded
 from tests.support.servers import a_server, read_reply, request
 

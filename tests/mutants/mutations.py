@@ -457,10 +457,10 @@ MUTATIONS: Final = (
     Mutation(
         "a-push-queue-is-leased-from",
         "Google's TCK",
-        "queue_core/server/appengine/queues.py",
+        "queue_core/google/appengine/queues.py",
         'if spec.mode == "push":',
         'if spec.mode == "none":',
-        ("tests/queue_core/server/appengine/test_push_queues.py",),
+        ("tests/queue_core/google/appengine/test_push_queues.py",),
     ),
     # -- worker ---------------------------------------------------------------------------------------------------
     Mutation(

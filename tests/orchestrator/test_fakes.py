@@ -2,8 +2,8 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
-from orchestrator.errors import SourceUnavailableError, SpawnError
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.runtime import SpawnRequest
 from tests.support.fleet.fakes import FakeRuntime, FakeSource

@@ -23,8 +23,8 @@ DISTRIBUTIONS: Final = {
 }
 """Of packages that are called otherwise."""
 OPTIONAL: Final = {
-    "queue_core/appengine/stub.py": {"google"},
-    "queue_core/appengine/connect.py": {"google"},
+    "queue_core/google/appengine/stub.py": {"google"},
+    "queue_core/google/appengine/connect.py": {"google"},
     "queue_core/testing/pytest_plugin.py": {"pytest"},
     "queue_core/kombu/worker.py": {"celery"},
     "orchestrator/cli/celery_apps/reader.py": {"celery"},

@@ -18,7 +18,7 @@ import pytest
 
 from queue_core.connect import open_queue
 from queue_core.errors import StoreUnavailableError
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask

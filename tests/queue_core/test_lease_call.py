@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec

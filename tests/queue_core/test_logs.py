@@ -17,7 +17,7 @@ from queue_core.clock import Instant, ManualClock
 from queue_core.errors import InvalidSettingError
 from queue_core.events import TASK_ADDED, TASK_LEASED, QueueEvent
 from queue_core.process.logs import LifecycleFile
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.learning import PolicyState
@@ -21,7 +21,7 @@ from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
 from queue_core.process.wording import shown_seconds, shown_setting
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter

@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtimes.process import ProcessRuntime
-from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.supervisor import Supervisor

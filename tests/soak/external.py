@@ -17,7 +17,7 @@ from typing import Final
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from queue_core.client import HttpQueue
 from queue_core.task import NewTask
 from tests.support.commands import program_environment

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queue
 from queue_core.client import HttpQueues

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import boot

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from tests.support.docker.swarm_sites import SwarmSite, swarm_site
 from tests.support.docker.swarms import swarm
 from tests.support.eventually import eventually

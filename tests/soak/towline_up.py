@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final, Self
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queue

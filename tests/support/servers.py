@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from queue_core.client import HttpQueue, HttpQueues
 from queue_core.clock import Clock, ManualClock
 from queue_core.http_api.caller import Retries
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.http.http_connection import HttpConnection
-from queue_core.server.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Store

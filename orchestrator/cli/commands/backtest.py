@@ -7,11 +7,11 @@ from random import Random
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.arrivals import log_files, read_files
 from orchestrator.cli.candidates import PoolChoice, candidates_of, chosen_pools, parsed_slos, recorded_figures, world_of
 from orchestrator.cli.commands.simulate import parsed_rules, studied, study_options
 from orchestrator.cli.study_output import show
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.simulation.workloads.lifecycle_log import RecordedTasks
 from queue_core.cli import exits

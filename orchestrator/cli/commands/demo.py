@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from orchestrator.clock import MonotonicClock, SystemMonotonicClock
+from orchestrator.base.clock import MonotonicClock, SystemMonotonicClock
 from orchestrator.demo.frame import summary_of
 from orchestrator.demo.library import find_modules
 from orchestrator.demo.runner import Demo, DemoView, free_address, serve_console

@@ -13,10 +13,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.fleet import Json, concerns_in, titled
 from orchestrator.cli.finding import Finding
 from orchestrator.cli.store_leader import leader_of
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.runtimes.procfs import worker_processes

@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.arrivals import log_files
 from orchestrator.cli.candidates import PoolChoice, recorded_figures, world_of
 from orchestrator.cli.finding import Finding
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.settings_file import Project
 from orchestrator.simulation.comparison import against_rule, shown_slos

@@ -8,6 +8,8 @@ from typing import Final, Literal, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import count_in, mappings_of, text_in
 from orchestrator.cli.commands.overrides import moment, pool_in
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import (
@@ -18,11 +20,9 @@ from orchestrator.cli.supervisor_calls import (
     supervisor_url,
 )
 from orchestrator.cli.supervisor_hosts import host_option
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import NOT_DRAINED, HostOverride
 from orchestrator.config.worker_requests import WorkerRequests, WorkerVerb, pool_sentence, worker_sentence
 from orchestrator.fleet.workers import EXTERNAL
-from orchestrator.json_fields import count_in, mappings_of, text_in
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits

@@ -4,6 +4,8 @@ from typing import Final, TypeAlias, Unpack, cast
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in, mappings_of, text_in
 from orchestrator.cli.commands.overrides import finish_by
 from orchestrator.cli.fleet_tables import DEATH_HEADS, POOL_HEADS, WORKER_HEADS, pool_row, worker_row
 from orchestrator.cli.live_fleet import FleetReader, ShownFleet, fleet_source, json_times
@@ -11,9 +13,7 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import supervisor_at, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant, parse_instant
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import figures_of
-from orchestrator.json_fields import list_in, mappings_of, text_in
 from orchestrator.runtimes.running_stack import StackRequests, own_lines, worker_in
 from orchestrator.settings_file import state_of
 from queue_core.cli import exits

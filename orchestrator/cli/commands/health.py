@@ -7,10 +7,10 @@ from typing import Final, Literal, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.fleet import concerns_in, titled
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.store_leader import leader_at
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.fleet.figures import DRAINED, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, state_of
 from orchestrator.supervisor.view import LIVE_SECONDS

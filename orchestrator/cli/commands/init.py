@@ -19,8 +19,8 @@ from queue_core.cli.group import command
 from queue_core.cli.options import json_option
 from queue_core.cli.output import echo, print_info, print_json
 from queue_core.config.units import format_bytes
+from queue_core.google.queue_files.entries import QueueFileEntries
 from queue_core.process.private_files import source_opener
-from queue_core.queue_files.entries import QueueFileEntries
 from queue_core.task import QueueSpec
 
 _PLAIN: Final = re.compile(r"(?!(?:true|false|null|yes|no|on|off|y|n)$)[A-Za-z][A-Za-z0-9-]*", re.IGNORECASE)

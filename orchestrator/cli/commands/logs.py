@@ -12,11 +12,11 @@ from urllib.parse import urlencode
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.errors import NoOutputError
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import LinePrinter
-from orchestrator.clock import SystemMonotonicClock
-from orchestrator.errors import NoOutputError
 from orchestrator.runtimes.worker_output import OutputPosition, entry_in
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch, OutputFollower, WorkerLine

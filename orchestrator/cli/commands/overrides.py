@@ -11,11 +11,12 @@ from typing import Final, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import TypedInstant
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.model import MAX_WORKERS
 from orchestrator.config.overrides import (
     MAX_SCALE_SECONDS,
@@ -27,9 +28,7 @@ from orchestrator.config.overrides import (
     with_pause,
     with_size,
 )
-from orchestrator.config.pools import PoolSpec
-from orchestrator.export.settings import bounds_of
-from orchestrator.json_fields import list_in
+from orchestrator.config.pools import PoolSpec, bounds_of
 from orchestrator.runtimes.procfs import boot
 from orchestrator.settings_file import Project, state_of
 from queue_core.cli import exits

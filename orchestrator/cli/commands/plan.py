@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import cast
 
 from orchestrator.assembly import celery_fleets
+from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import QueueSample, UnservedTag
 from orchestrator.cli.live_fleet import Json
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.figures import DRAINED, describe_pause, figures_of
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, adopted, joined, unresponsive
-from orchestrator.samples import QueueSample, UnservedTag
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Decision
 from orchestrator.scaling.learning import PolicyState, learn

@@ -11,13 +11,13 @@ from typing import Final, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in
 from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
-from orchestrator.clock import SystemMonotonicClock
-from orchestrator.json_fields import list_in
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import make_folder

@@ -5,13 +5,13 @@ from typing import Unpack
 
 import click
 
+from orchestrator.base.json_fields import list_in, mappings_of
 from orchestrator.cli.fleet_events import not_in_force
 from orchestrator.cli.import_checks import ImportFindings, check_imports
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.config.shown import shown_setting
-from orchestrator.json_fields import list_in, mappings_of
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, json_schema
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError

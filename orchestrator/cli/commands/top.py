@@ -11,6 +11,8 @@ from typing import Final, Unpack, cast
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import known_count_in, list_in, mapping_of
 from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.live_fleet import FleetReader, FleetSource, Json, ShownFleet, fleet_source, json_times
 from orchestrator.cli.supervisor_calls import supervisor_at
@@ -18,10 +20,8 @@ from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.top.full_screen import FullScreen
 from orchestrator.cli.top.screen import Marks, fleet_text, screen
 from orchestrator.cli.top.view import Action, TopView, chosen, pressed, scaled_size, shown_pools
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Expiry, Overrides, ScaleOverride, describe_overrides
 from orchestrator.fleet.figures import PoolFigures
-from orchestrator.json_fields import known_count_in, list_in, mapping_of
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command

@@ -12,13 +12,13 @@ from typing import Final, NoReturn
 
 import click
 
-from orchestrator import events
 from orchestrator.assembly import open_supervisor
+from orchestrator.base import events
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.errors import AlreadySupervisedError
 from orchestrator.cli.import_checks import check_imports
 from orchestrator.cli.project_file import Renewal, load_project, pools_loader
 from orchestrator.cli.up.view import events_shown
-from orchestrator.clock import SystemMonotonicClock
-from orchestrator.errors import AlreadySupervisedError
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
@@ -54,8 +54,8 @@ from queue_core.process.init_process import run_as_init
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.roles import Role
 from queue_core.server.app import release
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import Extensions
-from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
 
 RENEW: Final = -1

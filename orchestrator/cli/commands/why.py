@@ -8,6 +8,8 @@ from typing import Final, Unpack
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.cli.commands.fleet import Json
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
@@ -16,10 +18,8 @@ from orchestrator.cli.store_leader import leader_of
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.times import parse_instant
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.figures import describe_pause
-from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.scaling.estimates import PRIOR_SERVICE_SECONDS
 from orchestrator.scaling.replay import replayed
 from orchestrator.settings_file import DEFAULT_FILE, state_of
@@ -51,7 +51,7 @@ from queue_core.process.wording import (
     shown_seconds,
     shown_setting,
 )
-from queue_core.registrations.served_tags import registered_tags
+from queue_core.registrations import served_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
 from queue_core.unit_of_work import limits_that_hold
@@ -229,9 +229,8 @@ def _registered(queues: Queues, queue: str, known: list[PoolTags]) -> list[PoolT
     """Return the pools of a queue that supervisors registered, beside those that are known from the settings."""
     names = {one.pool for one in known}
     with suppress(QueueError):  # the token may not list them
-        return [
-            PoolTags(pool, queue, tags) for pool, tags in registered_tags(queues, queue).items() if pool not in names
-        ]
+        registered = served_tags.registered_tags(queues.registrations(served_tags.KIND), queue)
+        return [PoolTags(pool, queue, tags) for pool, tags in registered.items() if pool not in names]
     return []
 
 

@@ -9,12 +9,13 @@ from urllib.parse import urlencode
 
 import click
 
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.cli.death_advice import advise
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_calls import SupervisorOptions, supervisor_at, supervisor_options, supervisor_url
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import shown_lines
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.certificates import (
     AmbiguousWorkerError,
@@ -24,7 +25,6 @@ from orchestrator.fleet.certificates import (
     worker_names,
 )
 from orchestrator.fleet.last_words import folded_stack, whole_line
-from orchestrator.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import state_of
 from orchestrator.state.directory import StateDir

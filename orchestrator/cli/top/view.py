@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, Literal
 
+from orchestrator.base.values import value
 from orchestrator.fleet.figures import FleetFigures, PoolFigures, WorkerFigures
-from orchestrator.values import value
 
 Page = Literal["fleet", "help", "why"]
 Action = Literal["quit", "explain", "grow", "shrink", "reset"]

@@ -12,7 +12,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, TextIO
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.clock import MonotonicClock
 from orchestrator.cli.fleet_events import (
     OrphanedTask,
     death_line,
@@ -25,7 +26,6 @@ from orchestrator.cli.fleet_events import (
 from orchestrator.cli.up.begun_again import TaskLookup
 from orchestrator.cli.up.stacks import StackFolder
 from orchestrator.cli.worker_lines import LinePrinter
-from orchestrator.clock import MonotonicClock
 from orchestrator.runtimes.worker_output import entry_in
 from orchestrator.supervisor.output import OutputBatch, OutputFollower, WorkerLine
 from queue_core.cli.cut_output import OutputCutError

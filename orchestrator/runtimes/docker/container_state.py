@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Final, Literal
 
-from orchestrator.values import value
+from orchestrator.base.values import value
 
 STATE_LABEL: Final = "towline.state"
 WORKER_LABEL: Final = "towline.worker"

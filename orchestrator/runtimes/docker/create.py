@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from orchestrator.base.errors import SpawnError
+from orchestrator.base.values import value
 from orchestrator.config.containers import ContainerSettings, Volume
-from orchestrator.errors import SpawnError
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker import container_state as labels
-from orchestrator.values import value
 
 LOCK_TARGET: Final = "/run/towline/supervisor.lock"
 QUEUE_TARGET: Final = "/run/towline/queue"

@@ -17,7 +17,7 @@ import requests
 import urllib3
 from docker.utils import kwargs_from_env
 
-from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.base.errors import RuntimeUnavailableError
 
 CALL_SECONDS: Final = 10.0
 """Time limit of a call that only reads."""

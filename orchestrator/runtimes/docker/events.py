@@ -11,8 +11,8 @@ from typing import Final
 
 import docker
 
-from orchestrator import events
-from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.base import events
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker.container_state import at
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, Events, error_text, translated_errors

@@ -14,10 +14,10 @@ from typing import Final
 
 import docker
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import at, mapping
 from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
 from queue_core.log import get_logger

@@ -16,11 +16,11 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.values import value
 from orchestrator.runtimes.docker.container_state import nanoseconds
 from orchestrator.runtimes.docker.engine import DockerEngine, dial
 from orchestrator.runtimes.worker_logs import WorkerLogs
-from orchestrator.values import value
 from queue_core.log import get_logger
 
 log = get_logger()

@@ -10,11 +10,11 @@ from typing import Final
 
 import docker
 
-from orchestrator.errors import SpawnError
+from orchestrator.base.errors import SpawnError
+from orchestrator.base.values import value
 from orchestrator.runtimes.docker.container_state import at, mapping, text
 from orchestrator.runtimes.docker.create import OWN_TARGETS
 from orchestrator.runtimes.docker.engine import Api
-from orchestrator.values import value
 
 MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 # An engine mounts these three files in every container, from a folder that is named after it.

@@ -13,9 +13,9 @@ from typing import Final, Literal, TypeVar
 
 import docker
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
-from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.fleet.last_words import last_words_of
 from orchestrator.runtime import PAUSED, Exit, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state

@@ -18,9 +18,9 @@ from urllib.parse import urlsplit
 
 import docker
 
-from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError, StartPendingError
 from orchestrator.config.containers import ContainerSettings
-from orchestrator.errors import RuntimeUnavailableError, SpawnError, StartPendingError
 from orchestrator.runtime import Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker import container_state as docker_state
 from orchestrator.runtimes.docker import identity

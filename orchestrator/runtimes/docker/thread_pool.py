@@ -9,8 +9,8 @@ from typing import Final, TypeVar
 
 import docker
 
-from orchestrator import events
-from orchestrator.errors import SpawnError
+from orchestrator.base import events
+from orchestrator.base.errors import SpawnError
 from queue_core.log import get_logger
 
 log = get_logger()

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from orchestrator.base.values import value
 from orchestrator.runtime import Usage
 from orchestrator.runtimes.docker.container_state import at
-from orchestrator.values import value
 
 UNKNOWN: Final = Usage(0, 0.0)
 """Usage of a container that was not measured yet."""

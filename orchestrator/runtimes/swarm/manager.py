@@ -13,7 +13,7 @@ import docker
 from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.docker.container_state import STATE_LABEL
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from threading import Condition
 from typing import Final, Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
 from orchestrator.runtimes.swarm.tasks import REF_PREFIX, SwarmTask
 

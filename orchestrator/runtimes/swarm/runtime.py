@@ -6,8 +6,8 @@ Swarm creates, places and removes tasks; which worker ends, and when, is our dec
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from orchestrator.clock import Monotonic, MonotonicClock, SystemMonotonicClock
-from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
+from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import PAUSED, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes.docker.container_state import phase_of, pid_of
 from orchestrator.runtimes.docker.examination import standstill_in

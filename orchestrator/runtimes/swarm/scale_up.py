@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from threading import Event, RLock
 from typing import Final, Protocol
 
-from orchestrator.errors import SpawnError
+from orchestrator.base.errors import SpawnError
 from orchestrator.runtimes.swarm import slots as swarm_slots
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.service import ServiceBody

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
 from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from threading import Event, Thread
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtime import Exit
 from orchestrator.runtimes.docker.container_state import ending_of
 from orchestrator.runtimes.swarm import slots as swarm_slots

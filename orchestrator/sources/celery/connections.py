@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import kombu
 
-from orchestrator.errors import SourceUnavailableError
+from orchestrator.base.errors import SourceUnavailableError
 from queue_core.attempts.secret_forms import MASK, masked_text
 from queue_core.config.store_urls import masked
 

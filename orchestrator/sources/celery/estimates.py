@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Waiting
-from orchestrator.values import value
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
+from orchestrator.base.values import value
 
 MAX_POINTS: Final = 512
 """Points of the curve of arrivals; beyond these every second one of the older half is left out."""

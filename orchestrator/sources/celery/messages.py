@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from orchestrator.json_fields import mapping_of
-from orchestrator.values import value
+from orchestrator.base.json_fields import mapping_of
+from orchestrator.base.values import value
 
 MAX_NAME_CHARS: Final = 255
 MAX_LISTED: Final = 10_000

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Outcome
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Outcome
+from orchestrator.base.values import value
 from orchestrator.sources.celery.estimates import runs_between
 from orchestrator.sources.celery.messages import ActiveTask, NodeSignal, worker_of
-from orchestrator.values import value
 
 GONE_SECONDS: Final = 120.0
 """Silence after which a node that is no worker of ours is forgotten."""

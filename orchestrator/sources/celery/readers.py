@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 import urllib3
 from kombu.transport import virtual
 
-from orchestrator.json_fields import mapping_of
+from orchestrator.base.json_fields import mapping_of
 from orchestrator.sources.celery.connections import as_unavailable, connect, opened, release
 from orchestrator.sources.celery.messages import MessageHead, head_of, held_message, restored, sampled_future
 from orchestrator.sources.celery.sampling import QueueDepth

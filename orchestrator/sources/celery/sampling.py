@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.base.values import value
 from orchestrator.sources.celery.estimates import ArrivalCurve, waiting_of
 from orchestrator.sources.celery.nodes import CeleryNode, TaskRun
-from orchestrator.values import value
 
 HEARTBEAT_SECONDS: Final = 2.0
 """The interval of Celery's heartbeats."""

@@ -4,13 +4,13 @@ import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.sources import CelerySource
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
-from orchestrator.samples import PresentWorker, QueueSample, UnservedTag
 from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources.celery.nodes import CeleryNode
 

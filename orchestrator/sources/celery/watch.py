@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, MonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, MonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
-from orchestrator.samples import QueueSample
 from orchestrator.sources.celery.control import PING_SECONDS, EventListener, FleetControl
 from orchestrator.sources.celery.messages import NodeSignal, active_in, etas_in, queues_in, totals_in, uses_one_thread
 from orchestrator.sources.celery.nodes import CeleryNode, after_answer, after_signal, without_gone

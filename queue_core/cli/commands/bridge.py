@@ -10,6 +10,11 @@ from typing import Final, Literal, Unpack
 
 import click
 
+from queue_core.celery.bridge.consumer import BridgeConsumer
+from queue_core.celery.bridge.lists import SCHEMES, BridgeLists
+from queue_core.celery.bridge.message import Priorities
+from queue_core.celery.bridge.mover import BATCH, MAX_KEPT, BridgeCounts, BridgeMover, BridgeNote, BridgePlan
+from queue_core.celery.bridge.source import BridgeSource, MissingSourceQueueError
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -18,11 +23,6 @@ from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.clock import SystemClock
 from queue_core.config.store_urls import masked, scheme_of
-from queue_core.kombu.bridge.consumer import BridgeConsumer
-from queue_core.kombu.bridge.lists import SCHEMES, BridgeLists
-from queue_core.kombu.bridge.message import Priorities
-from queue_core.kombu.bridge.mover import BATCH, MAX_KEPT, BridgeCounts, BridgeMover, BridgeNote, BridgePlan
-from queue_core.kombu.bridge.source import BridgeSource, MissingSourceQueueError
 from queue_core.process.wording import counted, shown_seconds
 
 _EXTRAS: Final = {"redis": "pip install 'towline[redis]'", "amqp": "pip install amqp"}

@@ -19,7 +19,7 @@ from queue_core.cli.output import print_info
 from queue_core.cli.serving import listen_failure, serve_options
 from queue_core.cli.target import TargetOptions, find_target
 from queue_core.errors import InvalidSettingError, ListenError
-from queue_core.server.options import options_of
+from queue_core.server.base.options import options_of
 
 if TYPE_CHECKING:
     from queue_core.cli.console_alone import ApiSource

@@ -15,9 +15,9 @@ from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.config.units import format_bytes
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
+from queue_core.google.queue_files.entries import QueueFileEntries
+from queue_core.google.queue_files.plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 from queue_core.process.wording import counted
-from queue_core.queue_files.entries import QueueFileEntries
-from queue_core.queue_files.plan import QueueChange, QueueFilePlan, Setting, SettingEdit, plan_of
 
 
 def load_queue_file_entries(path: Path) -> QueueFileEntries:
@@ -44,10 +44,10 @@ def is_xml(path: Path, data: bytes) -> bool:
 
 def _read(data: bytes, path: Path) -> QueueFileEntries:
     if is_xml(path, data):
-        from queue_core.queue_files.xml import read_queue_xml
+        from queue_core.google.queue_files.xml import read_queue_xml
 
         return read_queue_xml(data, name=str(path))
-    from queue_core.queue_files.yaml import read_queue_yaml
+    from queue_core.google.queue_files.yaml import read_queue_yaml
 
     try:
         text = data.decode("utf-8-sig")

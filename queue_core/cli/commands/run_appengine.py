@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
-from queue_core.appengine.connect import connect_appengine
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import json_option
 from queue_core.cli.target import find_target
+from queue_core.google.appengine.connect import connect_appengine
 
 SCRIPT_FAILED = 1
 """Python's exit code after an uncaught exception."""

@@ -26,7 +26,7 @@ from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.init_process import run_as_init
 from queue_core.process.wording import counted
-from queue_core.server.events import SERVER_RELOAD_REFUSED
+from queue_core.server.base.events import SERVER_RELOAD_REFUSED
 from queue_core.server.server import ReloadedOptions
 from queue_core.server.server import serve as run_server
 

@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError
 from queue_core.fast_values import value
 from queue_core.log import get_logger
-from queue_core.server import events
+from queue_core.server.base import events
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError
 from queue_core.log import get_logger
-from queue_core.server import events
+from queue_core.server.base import events
 from queue_core.server.commit.group_commit import (
     MAX_OPERATIONS_PER_COMMIT,
     Done,

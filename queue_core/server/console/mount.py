@@ -13,7 +13,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import Receive, Scope, Send
 
 from queue_core.console import load_console
-from queue_core.server.auth import Authorizer
+from queue_core.server.callers.auth import Authorizer
 from queue_core.server.fast_path import reply_of
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 
 from queue_core.roles import Role
-from queue_core.server.auth import Authorizer, Headers, Principal
-from queue_core.server.options import AccessToken, ProxyLogin
+from queue_core.server.base.options import AccessToken, ProxyLogin
+from queue_core.server.callers.auth import Authorizer, Headers, Principal
 
 MAX_NAME_CHARACTERS = 320
 _UNIX = "unix"

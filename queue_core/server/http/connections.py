@@ -8,8 +8,8 @@ from typing import Final
 
 from queue_core.log import get_logger
 from queue_core.process.descriptors import file_limit, max_connections_for
-from queue_core.server import events
-from queue_core.server.auth import Headers, Principal
+from queue_core.server.base import events
+from queue_core.server.callers.auth import Headers, Principal
 from queue_core.server.http.guesses import Guesses
 from queue_core.server.http.in_flight import BytesInFlight
 

@@ -6,15 +6,16 @@ answered, `Expect: 100-continue`), take uvicorn's path to the application.
 
 import asyncio
 import select
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import cast
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from queue_core.server import appengine
-from queue_core.server.auth import Headers, Ticket
-from queue_core.server.bodies.body_limit import BodyLimit
+from queue_core.server.base.bodies.body_limit import BodyLimit
+from queue_core.server.base.problems import Problem
+from queue_core.server.callers.auth import Headers, Ticket
 from queue_core.server.fast_path import (
     IDEMPOTENCY_HEADER,
     JSON_TYPE,
@@ -27,11 +28,9 @@ from queue_core.server.fast_path import (
 from queue_core.server.http.connections import LINGER_SECONDS, Connections
 from queue_core.server.http.http_connection import MAX_UNREAD_BYTES, HttpConnection
 from queue_core.server.leases.call import LeaseCall
-from queue_core.server.problems import Problem
 from queue_core.server.state import ServerState
 
 PREFIX = b"/v1/queues/"
-RPC_PATH = appengine.PATH.encode()
 HANG_UP_EVENTS = select.POLLRDHUP | select.POLLHUP | select.POLLERR
 """Events of `poll` which say that the client closed its connection."""
 MAX_KNOWN_BYTES = 2 << 10
@@ -121,7 +120,8 @@ class FastProtocol(HttpConnection):
     """A connection with the fast path."""
 
     fast_verbs: FastVerbs
-    appengine: FastEndpoint
+    fast_endpoints: Mapping[bytes, FastEndpoint]
+    """The wings' endpoints, by their paths."""
     body_limit: BodyLimit
     usual_head: tuple[object, bytes] = (None, b"")
     """The head of nearly every answer, and uvicorn's headers that it was made of."""
@@ -262,16 +262,16 @@ class FastProtocol(HttpConnection):
 
     def _fast_cycle(self) -> FastCycle | None:
         url = self.url
-        is_rpc = url == RPC_PATH
-        if not (is_rpc or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
+        is_wings = url in self.fast_endpoints
+        if not (is_wings or url.startswith(PREFIX)) or self.parser.get_method() != b"POST":
             return None
         if self.expect_100_continue:
             return None
         if self.cycle is not None and not self.cycle.response_complete:
             return None
         keep_alive = self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive()
-        if is_rpc:
-            return FastCycle(self.appengine, "", "", self.headers, keep_alive=keep_alive)
+        if is_wings:
+            return FastCycle(self.fast_endpoints[url], "", "", self.headers, keep_alive=keep_alive)
         queue, _, verb = url[len(PREFIX) :].decode("latin-1").partition("/")
         if verb not in FastVerbs.VERBS or "%" in queue or "?" in queue:
             return None
@@ -350,10 +350,12 @@ def head_of(reply: Reply, defaults: list[tuple[bytes, bytes]], *, keep_alive: bo
 def fast_protocol_class(core: ServerState, connections: Connections) -> type[FastProtocol]:
     """Return the protocol class of one server: uvicorn takes a class."""
 
+    own_paths = {path.encode(): endpoint for path, endpoint in core.fast_endpoints.items()}
+
     class ServerProtocol(FastProtocol):
         shared = connections
         fast_verbs = core.fast_verbs
-        appengine = core.appengine
+        fast_endpoints = own_paths
         body_limit = core.body_limit
 
     return ServerProtocol

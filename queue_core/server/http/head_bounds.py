@@ -5,8 +5,8 @@ A Cookie, a query, a path and a Content-Type are read by libraries; some are slo
 
 from typing import Final
 
-from queue_core.server.auth import Headers
-from queue_core.server.problems import Problem, refusal
+from queue_core.server.base.problems import Problem, refusal
+from queue_core.server.callers.auth import Headers
 
 MAX_HEADERS: Final = 256
 MAX_PATH_BYTES: Final = 8 << 10

@@ -10,14 +10,14 @@ from typing import Any, Final
 import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from queue_core.server import events
-from queue_core.server.auth import ANONYMOUS_ADMIN, Principal
+from queue_core.server.base import events
+from queue_core.server.base.problems import MEDIA_TYPE, Problem, given_twice, refusal
+from queue_core.server.callers.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.http import connections as bounds
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.head_bounds import MAX_HEADERS, MAX_MEDIA_TYPE_BYTES, head_refusal
 from queue_core.server.http.in_flight import FREE_BYTES
 from queue_core.server.http.reading import PIECE_BYTES, READ_BYTES, TURN_REQUESTS, WAITING_REQUESTS, HeldFlow
-from queue_core.server.problems import MEDIA_TYPE, Problem, given_twice, refusal
 
 MAX_HEAD_BYTES: Final = 64 << 10
 """Bytes of a head, and of trailers and the extensions of chunks."""

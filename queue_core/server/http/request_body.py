@@ -5,8 +5,8 @@ from collections.abc import Callable
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
-from queue_core.server.auth import Headers
-from queue_core.server.problems import body_too_large
+from queue_core.server.base.problems import body_too_large
+from queue_core.server.callers.auth import Headers
 
 
 def body_length(headers: Headers) -> int | None:

@@ -9,9 +9,9 @@ import ssl
 from asyncio.sslproto import SSLProtocol
 from typing import Final
 
+from queue_core.server.base.options import HttpTls
 from queue_core.server.http.connections import MAX_REFUSED
 from queue_core.server.http.http_connection import HttpConnection
-from queue_core.server.options import HttpTls
 
 HANDSHAKE_SECONDS: Final = 10
 """Seconds for the handshake of a connection."""

@@ -17,7 +17,7 @@ from typing import Protocol
 from queue_core.clock import Instant
 from queue_core.errors import QueueError, StoreError
 from queue_core.fast_values import value
-from queue_core.server.access import Check, no_check
+from queue_core.server.callers.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.late_leases import renew_late
 from queue_core.server.leases.waiters import CallerActivity, Presence

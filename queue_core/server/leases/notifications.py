@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from queue_core.errors import QueueError
 from queue_core.log import get_logger
-from queue_core.server import events
+from queue_core.server.base import events
 from queue_core.server.commit.thread_pool import ThreadPool
 from queue_core.store import Signals, Store, Subscription
 from queue_core.task import ANY

@@ -15,7 +15,7 @@ from typing import Final
 from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, StoreError, StoreUnavailableError
 from queue_core.fast_values import value
-from queue_core.server.auth import Principal
+from queue_core.server.callers.auth import Principal
 from queue_core.service import QueueService
 from queue_core.task import parse_token
 from queue_core.unit_of_work import UnitOfWork

@@ -28,8 +28,8 @@ from typing import Final, Literal
 import psutil
 import structlog
 
+from orchestrator.base.clock import Monotonic, SystemMonotonicClock
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.demo.fleet_process import FleetProcess
 from orchestrator.launch import Launch

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
@@ -28,7 +28,7 @@ from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import Heartbeat, view_of
 from queue_core.api import Queue
 from queue_core.connect import open_queues
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec

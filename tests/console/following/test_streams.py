@@ -10,7 +10,7 @@ from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.console.live import MAX_VIEWERS
 from queue_core.console.sessions import PLAIN_COOKIE, SESSION_SECONDS, session_cookie
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.console.following.readers import follow

@@ -9,7 +9,7 @@ from typing import Final, cast
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.runtimes.procfs import boot
 from queue_core.task import NewTask

@@ -23,7 +23,7 @@ LIMIT_BYTES = 192 << 20
 GREEDY = "x = []\nwhile True: x.append(bytearray(1 << 20))"
 LOOK = """
 import time
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.host import HostMeter
 host = HostMeter().measure(now=Monotonic(time.monotonic()))
 print(int(host.memory_bytes), int(host.free_memory_bytes), host.cores)

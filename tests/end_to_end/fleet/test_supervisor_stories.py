@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator import events
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS, RENEWALS

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.fleet.external import WAITS_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.queue_files.yaml import read_queue_yaml
+from queue_core.google.queue_files.yaml import read_queue_yaml
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import ROOT
 from tests.support.sdks.serving import SdkServer, sdk_environment, serving, serving_here

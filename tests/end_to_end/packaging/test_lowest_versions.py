@@ -28,10 +28,10 @@ import importlib, pkgutil, queue_core, orchestrator
 apart = (
     "orchestrator.__main__",
     "orchestrator.cli.celery_apps.reader",
-    "queue_core.appengine",
+    "queue_core.google.appengine",
     "queue_core.django",
     "queue_core.kombu.worker",
-    "queue_core.server.cloudtasks.grpc_server",
+    "queue_core.google.cloudtasks.grpc_server",
     "queue_core.testing",
     "queue_core.worker.template",
 )

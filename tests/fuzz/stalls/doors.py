@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from queue_core.console.pages import ACTIONS, FILES, PAGES
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import encode
-from queue_core.server.appengine.schema import ProtoRecord
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import encode
+from queue_core.google.appengine.schema import ProtoRecord
 from tests.fuzz.stalls.server import POOL, ProbedServer
 
 NAMES = {"queue": "work", "pool": POOL, "task": "bomb", "worker": "w", "schedule": "s", "kind": "k", "name": "x"}

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.allocation import MOST_AT_A_TIME, CapacityDemand, HostCapacity, WorkerUsage, allocate
 from orchestrator.capacity.worker_usage import WorkerUsages
-from orchestrator.clock import Monotonic
 from orchestrator.config.budget import Budget, full_budget
 from orchestrator.runtime import Usage
 from tests.support.fleet.fleet_builders import NOW, a_fleet, a_worker

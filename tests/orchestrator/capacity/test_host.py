@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.host import HostMeter
-from orchestrator.clock import Monotonic
 
 MIB = 2**20
 

@@ -10,9 +10,9 @@ from typing import cast
 import click
 import pytest
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli import command
 from orchestrator.cli.project_file import load_project
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.diff import changes_between
 from orchestrator.launch import Launch
 from orchestrator.runtimes.procfs import worker_processes

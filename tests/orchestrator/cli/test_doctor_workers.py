@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.doctor_checks import worker_findings
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 
 NOW = SystemMonotonicClock().wall_seconds()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pyte
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.cli.commands.init import HEAD, settings_text
 from orchestrator.settings_file import parse
-from queue_core.queue_files.entries import QueueFileEntries
+from queue_core.google.queue_files.entries import QueueFileEntries
 from queue_core.task import QueueSpec
 from tests.support.commands import Commands
 

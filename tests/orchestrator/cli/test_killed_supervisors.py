@@ -16,7 +16,7 @@ from queue_core.cli.target import Target
 from queue_core.connect import open_queues
 from queue_core.process.process_start import process_start
 from queue_core.registrations.supervisors import KIND
-from queue_core.server import fleet_gateway
+from queue_core.server.console import fleet_gateway
 from tests.support.servers import a_server
 
 URL = "http://127.0.0.1:9"

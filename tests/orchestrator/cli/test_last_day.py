@@ -8,8 +8,8 @@ from typing import cast
 
 import pytest
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.doctor_last_day import tail
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.scaling.estimates import Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.state.directory import StateDir

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.logs import HeldBy, TaskLines
 from orchestrator.cli.worker_lines import LinePrinter, shown_lines
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import FleetOutput, OutputBatch, OutputFollower, WorkerLine

@@ -4,9 +4,9 @@ from typing import cast
 
 import pytest
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.cli.commands.overrides import moment
 from orchestrator.cli.times import parse_instant
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.config.overrides import Overrides
 from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.learning import PolicyState

@@ -4,7 +4,7 @@ import pytest
 
 from orchestrator.cli.commands.up import _with_own_tokens
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ADMIN])

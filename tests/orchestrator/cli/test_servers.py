@@ -11,7 +11,7 @@ import pytest
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.http_api.transport import ResponseLostError, Transport, parse_address
-from queue_core.server.options import options_of
+from queue_core.server.base.options import options_of
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import Commands

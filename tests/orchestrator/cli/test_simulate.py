@@ -7,10 +7,10 @@ from typing import cast
 
 import pytest
 
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.capacity.allocation import WorkerUsage
 from orchestrator.capacity.worker_usage import WorkerUsages
 from orchestrator.cli.candidates import chosen_pools, world_of
-from orchestrator.clock import SystemMonotonicClock
 from orchestrator.scaling.estimates import Estimates, Startup
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.state.directory import StateDir

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord
 from tests.support.commands import Commands

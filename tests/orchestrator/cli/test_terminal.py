@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues
 from queue_core.process.terminal import clean, clean_json, clean_lines
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.cli.fleet_events import fleet_lines
 from orchestrator.cli.up.view import UpView
 from orchestrator.settings_file import parse

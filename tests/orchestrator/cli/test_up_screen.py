@@ -8,10 +8,10 @@ from typing import TextIO
 
 import pytest
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.clock import ManualMonotonicClock
 from orchestrator.cli.fleet_events import OrphanedTask, fate_of, fleet_lines, not_in_force
 from orchestrator.cli.up.output import BEGUN_SECONDS, MAX_LOOK_LINES, UpScreen
-from orchestrator.clock import ManualMonotonicClock
 from orchestrator.supervisor.output import OutputBatch, WorkerLine
 from queue_core.cli.event_lines import LineLayout
 from queue_core.cli.worker_events import EventReader

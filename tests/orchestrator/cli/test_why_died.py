@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.fleet.exits import TRACEBACK_OF
 from orchestrator.state.directory import StateDir
 from queue_core.connect import open_queues

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.pools import PoolSpec, parse_pools
-from orchestrator.errors import ConfigError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.settings_file import parse

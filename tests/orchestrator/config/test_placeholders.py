@@ -5,9 +5,9 @@ from typing import cast
 
 import pytest
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import parse_pools
-from orchestrator.errors import ConfigError
 from orchestrator.export.compose import compose
 from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportRefusedError

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.pools import PoolSpec, parse_pools, parse_supervisor
-from orchestrator.errors import ConfigError
 from tests.support.fleet.fleet_builders import a_pool
 
 GOOD = {"queue": "thumbs", "app": "tasks:app", "slo": "30s"}

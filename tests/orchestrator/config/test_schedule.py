@@ -5,9 +5,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.pools import PoolSpec, parse_pools
 from orchestrator.config.schedule import bounds_at, next_daily
-from orchestrator.errors import ConfigError
 from tests.support.fleet.fleet_builders import a_pool
 
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import ConfigError
 from orchestrator.config.diff import changes_between
 from orchestrator.config.pools import PoolSpec, parse_pools
 from orchestrator.config.sources import CelerySource, broker_flaw
-from orchestrator.errors import ConfigError
 from orchestrator.settings_file import effective, parse
 
 COMMAND = ["celery", "-A", "proj", "worker", "-n", "{worker}@%h"]

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, PresentWorker, QueueSample, RunningLease
 from orchestrator.fleet.external import (
     HUNG_UP_SECONDS,
     LATE_SECONDS,
@@ -20,7 +21,6 @@ from orchestrator.fleet.external import (
 )
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, Worker, joined
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease
 from tests.support.fleet.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker
 
 POOL = a_pool(runtime="external")

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.samples import PresentWorker
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime, WorkerHandle
 from orchestrator.runtimes.external import ExternalRuntime
-from orchestrator.samples import PresentWorker
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reconciler import Reconciler
 from tests.support.fleet.fakes import FakeRuntime, FakeSource

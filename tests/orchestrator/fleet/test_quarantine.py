@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.fleet.quarantine import (
     FORGOTTEN_SECONDS,
     HOLD_SECONDS,

@@ -2,13 +2,13 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import PresentWorker, QueueSample
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import POLLS_SECONDS, WAITS_SECONDS
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.responsiveness import GAP_SECONDS, UNTAKEN_SECONDS, WorkWatch, mark_unresponsive, next_watch
 from orchestrator.fleet.workers import Fleet, State, Worker
-from orchestrator.samples import PresentWorker, QueueSample
 from tests.support.fleet.fleet_builders import NOW, a_finished_lease, a_fleet, a_lease, a_pool, a_sample, a_worker
 
 LONG = WorkWatch(Monotonic(NOW - 1000))

@@ -2,8 +2,8 @@
 
 import pytest
 
+from orchestrator.base.values import ServedTags
 from orchestrator.fleet.served_tags import MAX_TAGS, merged_tags, narrowed
-from orchestrator.values import ServedTags
 from tests.support.fleet.fleet_builders import a_pool
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.fleet.trend import MINUTES, Trend, TrendPoint, by_minute, trend_after
 from orchestrator.http_api.trends import pool_trends
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view

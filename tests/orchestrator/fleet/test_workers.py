@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import EXIT_FINISHED, EXIT_MISCONFIGURED, EXIT_QUEUE_LOST, Cause
 from orchestrator.fleet.observation import observe

@@ -15,20 +15,20 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import orchestrator
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.samples import UnservedTag
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.http_api import paths
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from orchestrator.samples import UnservedTag
 from orchestrator.scaling.decision import GuardName
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase, view_of
 from queue_core.errors import InvalidSettingError
 from queue_core.roles import Role
+from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.server.base.problems import Problem
 from queue_core.server.metrics import exposition
-from queue_core.server.options import AccessToken, ServeOptions
-from queue_core.server.problems import Problem
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.commands import Commands

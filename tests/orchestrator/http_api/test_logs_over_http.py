@@ -16,8 +16,8 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
-from queue_core.server.problems import Problem
+from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.server.base.problems import Problem
 from tests.support.commands import Commands
 from tests.support.fleet.fleet_views import a_heartbeat
 

@@ -9,14 +9,14 @@ from typing import Final, cast
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.overrides import NO_OVERRIDES
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.roles import Role
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 from tests.support.fleet.order_desk import SECRETS, OrderDesk

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
@@ -20,7 +20,7 @@ from queue_core.clock import Instant
 from queue_core.connect import open_queues
 from queue_core.registration import Registration
 from queue_core.registrations.supervisors import KIND, LASTING_SECONDS
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.eventually import eventually

@@ -10,7 +10,7 @@ from orchestrator.http_api.rights import FleetRights
 from queue_core.client import HttpQueues
 from queue_core.errors import PermissionDeniedError, StoreUnavailableError
 from queue_core.roles import Role
-from queue_core.server.auth import Principal
+from queue_core.server.callers.auth import Principal
 from queue_core.server.endpoint import Endpoint
 from queue_core.task import QueueSpec
 from tests.support.fleet.fleet_builders import a_pool

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
 from queue_core.roles import Role
 from tests.support.fleet.fleet_builders import a_worker

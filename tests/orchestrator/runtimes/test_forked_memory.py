@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import procfs

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.runtimes.oom_kills import RECENT_SECONDS, OomKills, is_killed_in, killed_perhaps
 
 RECORD = (

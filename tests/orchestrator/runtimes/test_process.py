@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import Monotonic, SystemMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic, SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.last_words import last_words_of
 from orchestrator.launch import Launch

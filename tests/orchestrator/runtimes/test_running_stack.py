@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from orchestrator.clock import ManualMonotonicClock, SystemMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock, SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.running_stack import StackRequests, own_lines, stacks_in, why_not, worker_in
 from orchestrator.runtimes.worker_logs import MAX_STACK_LINES, without_dumps

@@ -11,8 +11,8 @@ from typing import Final
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import ApplicationReport, SpawnRequest
 from orchestrator.runtimes import template_process

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.contention import NO_CONTENTION, Contention, Step, TimedLease, Trial
 from orchestrator.scaling.context import Facts
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS

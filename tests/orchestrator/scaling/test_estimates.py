@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
 from orchestrator.fleet.workers import Started
-from orchestrator.samples import QueueSample
 from orchestrator.scaling.erlang import ErlangNeed, slots_needed
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup, activity, peak_leases
 from orchestrator.scaling.idle_gaps import EDGES_SECONDS, IdleGaps

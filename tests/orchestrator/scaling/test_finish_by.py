@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
 from orchestrator.scaling.deadline import ServingCapacity

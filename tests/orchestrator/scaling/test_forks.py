@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
 from orchestrator.capacity.allocation import PRIOR_FORK_SECONDS, WorkerUsage
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, Started
-from orchestrator.samples import Waiting
 from orchestrator.scaling.deadline import capacity_of, pace_of
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.estimates import (

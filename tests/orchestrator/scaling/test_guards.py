@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.allocation import Allocation, Scarce
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import CrashLoop, Fleet
 from orchestrator.scaling.context import Facts

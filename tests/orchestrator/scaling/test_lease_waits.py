@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.scaling.lease_waits import BUCKETS, SLOT_SECONDS, SLOTS, Recent, Waits
 
 HOUR = 3_600.0

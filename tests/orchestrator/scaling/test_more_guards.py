@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.allocation import Allocation
-from orchestrator.clock import Monotonic
 from orchestrator.config.budget import Left
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, joined
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import Facts
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Decision
 from orchestrator.scaling.estimates import Estimates, Outcomes

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
 from orchestrator.capacity.allocation import Allocation
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import CrashLoop, Fleet, Worker, draining, finishing, joined, killed
 from orchestrator.scaling.decision import Conditions, Limit

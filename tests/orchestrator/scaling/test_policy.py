@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample, RunningLease, Waiting
 from orchestrator.scaling.deadline import Pace, ServingCapacity, workers_needed
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.erlang import ErlangNeed

@@ -6,13 +6,13 @@ from dataclasses import dataclass, field, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.overrides import Expiry, Moment, Overrides, ScaleOverride
 from orchestrator.config.pools import PoolSpec
 from orchestrator.config.schedule import bounds_at
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, Worker, draining
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import plan_actions

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Waiting
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
 from orchestrator.scaling.decision import Conditions
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample
 from orchestrator.capacity.allocation import Allocation
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, spawn_failed
-from orchestrator.samples import LeaseSample, QueueSample
 from orchestrator.scaling.decision import Conditions, FinishBy
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.scaling.deadline import Pace, ServingCapacity
 from orchestrator.scaling.reserve import BURST_SHARE, BUSY_SECONDS, NOBODY_WARM, STEADY_SHARE, Reserve, WarmWorkers
 from tests.support.fleet.fleet_builders import NOW

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.base.samples import Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import Waiting
 from orchestrator.scaling.decision import Conditions, Decision
 from orchestrator.scaling.estimates import Estimates, ServiceTime, Startup
 from orchestrator.scaling.learning import PolicyState

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import (
     DeathRecord,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
+from orchestrator.base.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.sources.merged_samples import MAX_POSITIONS, merged, positions
 from orchestrator.sources.pull_queue import QueueSource
 from queue_core.clock import ManualClock

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from orchestrator.clock import Monotonic
-from orchestrator.errors import SourceUnavailableError
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import PresentWorker, QueueSample, Waiting
 from orchestrator.fleet.exits import DeathNotice
-from orchestrator.samples import PresentWorker, QueueSample, Waiting
 from orchestrator.source import SampleQuery
 from orchestrator.sources.pull_queue import (
     MAX_AT_ONCE,

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Waiting, with_ticks
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting, with_ticks
 from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.sources.schedules import IDLE_SECONDS, LOOK_SECONDS, RETRY_SECONDS, ScheduleTicks, missed_sentence
 from queue_core.clock import START, Instant, ManualClock, after

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import PresentWorker, UnservedTag
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import PresentWorker, UnservedTag
 from orchestrator.sources import pull_queue
 from orchestrator.sources.live_fleet import MAX_UNSERVED_QUEUES, unserved_now
 from orchestrator.sources.pull_queue import QueueSource, as_reported
 from queue_core.config.pool_tags import PoolTags
 from queue_core.local import LocalQueues
-from queue_core.registrations.served_tags import registered_tags
+from queue_core.registrations.served_tags import KIND, registered_tags
 from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
 from tests.support.fleet.fleet_builders import a_pool
@@ -118,22 +118,22 @@ def test_a_tag_that_a_worker_beside_the_pools_asks_for_is_served(memory: LocalQu
 def test_clients_find_the_tags_that_a_supervisor_registered_until_the_pool_is_gone(queues: LocalQueues) -> None:
     source = QueueSource(queues)
     source.publish([RESIZE, a_pool("plain", untagged=True), a_pool("all")])
-    assert {name: tags.kind for name, tags in registered_tags(queues, "thumbs").items()} == {
+    assert {name: tags.kind for name, tags in registered_tags(queues.registrations(KIND), "thumbs").items()} == {
         "all": "any",
         "plain": "untagged",
         "resize": "tags",
     }
-    assert registered_tags(queues, "another") == {}
+    assert registered_tags(queues.registrations(KIND), "another") == {}
     known = as_reported(queues, [PoolTags("resize", "thumbs", ANY), PoolTags("new", "thumbs", TagFilter.of("x"))])
     assert [pool.tags for pool in known] == [TagFilter.of("resize"), TagFilter.of("x")]
     source.publish([], gone=["resize", "plain"])
-    assert list(registered_tags(queues, "thumbs")) == ["all"]
+    assert list(registered_tags(queues.registrations(KIND), "thumbs")) == ["all"]
 
 
 def test_more_tags_than_a_registration_holds_are_not_registered(memory: LocalQueues) -> None:
     QueueSource(memory).publish([RESIZE])
     QueueSource(memory).publish([a_pool(tags=[f"tag-{number:0200}" for number in range(20)])])
-    assert registered_tags(memory, "thumbs") == {}
+    assert registered_tags(memory.registrations(KIND), "thumbs") == {}
 
 
 def test_tasks_are_no_arrivals_because_a_pool_works_on_other_tags_than_before(memory: LocalQueues) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.errors import AlreadySupervisedError
+from orchestrator.base import events
+from orchestrator.base.errors import AlreadySupervisedError
 from orchestrator.state import journal
 from orchestrator.state.directory import StateDir
 from orchestrator.state.journal import Journal, read_journal

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.state.directory import StateDir
 
 WRITES = {

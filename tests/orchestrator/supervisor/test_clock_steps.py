@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, RememberedWorker
 from orchestrator.state.directory import StateDir

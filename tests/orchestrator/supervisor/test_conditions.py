@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
 from orchestrator.capacity.allocation import HostCapacity
 from orchestrator.capacity.host import HostMeter
-from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.overrides import Expiry, FinishOverride, Moment, Overrides, ScaleOverride
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.procfs import boot

@@ -5,7 +5,7 @@ import resource
 import sys
 from pathlib import Path
 
-from orchestrator.clock import Monotonic, SystemMonotonicClock
+from orchestrator.base.clock import Monotonic, SystemMonotonicClock
 from orchestrator.runtime import Exit, SpawnRequest
 from orchestrator.runtimes.process import ProcessRuntime
 from tests.support.eventually import eventually

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.fleet.quarantine import HOLD_SECONDS, is_solo_worker
 from orchestrator.runtime import WorkerHandle
 from orchestrator.state.directory import StateDir

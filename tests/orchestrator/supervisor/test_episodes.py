@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.supervisor.episodes import (
     BOUNDED_SECONDS,
     CALM_SECONDS,

@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping, Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
-from orchestrator.samples import QueueSample
 from orchestrator.source import SampleQuery
 from orchestrator.supervisor.pool import ASLEEP_SECONDS
 from tests.bench.pools import turn_seconds

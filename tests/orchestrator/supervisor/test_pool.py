@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask
 from orchestrator.fleet.workers import spawn_failed
-from orchestrator.samples import LeaseSample
 from orchestrator.scaling.decision import Decision, Limit
 from orchestrator.scaling.lease_waits import Recent, Waits
 from orchestrator.supervisor.pool import Concern, Outage, Pool, PoolCounters, WorkerFailure, concern_of, states_of

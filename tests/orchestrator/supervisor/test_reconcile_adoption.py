@@ -1,7 +1,7 @@
 """The first turns of a supervisor that finds workers and knowledge of an earlier one."""
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import RememberedWorker
 from orchestrator.runtime import WorkerHandle

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
 from orchestrator.runtime import STANDSTILLS
 from tests.support.fleet.reconciler_stage import ReconcilerStage
 

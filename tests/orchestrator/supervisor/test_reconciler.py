@@ -4,10 +4,10 @@ import signal
 from collections.abc import Callable
 from typing import Any, cast
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet
-from orchestrator.samples import QueueSample
 from orchestrator.supervisor.pool import AT_ONCE
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from tests.support.fleet.fakes import FakeSource

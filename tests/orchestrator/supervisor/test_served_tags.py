@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.samples import PresentWorker
+from orchestrator.base.values import ServedTags
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtime import ApplicationReport
-from orchestrator.samples import PresentWorker
 from orchestrator.state.directory import StateDir
-from orchestrator.values import ServedTags
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.reconciler_stage import ReconcilerStage
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
+from orchestrator.base import events
+from orchestrator.base.errors import ReloadRefusedError
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import ReloadRefusedError
-from orchestrator.samples import QueueSample
 from orchestrator.supervisor.supervisor import Supervisor
 from queue_core.process.sd_notify import ServiceManager
 from tests.support.fleet.fakes import FakeSource

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
-from orchestrator.errors import StartPendingError
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import StartPendingError
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.supervisor.executor import SPAWNING_SECONDS
 from tests.support.fleet.fakes import FakeRuntime

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool, WorkerFailure
 from orchestrator.supervisor.snapshot import IDLE_SNAPSHOT_SECONDS, SnapshotWriter

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
 from orchestrator.fleet.exits import Cause, cause_of
 from orchestrator.runtime import Exit
 from orchestrator.state.directory import StateDir

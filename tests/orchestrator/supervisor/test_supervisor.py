@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import Monotonic
+from orchestrator.base import events
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import ReloadRefusedError
 from orchestrator.config.overrides import HostOverride
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import ReloadRefusedError
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings, ReloadRequests
 from orchestrator.supervisor.supervisor import ArrivalWatch, fresh_identity

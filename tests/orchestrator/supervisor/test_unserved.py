@@ -6,10 +6,10 @@ import pytest
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
 
-from orchestrator import events
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import ManualMonotonicClock
+from orchestrator.base.samples import UnservedTag
 from orchestrator.config.pools import PoolSpec
-from orchestrator.samples import UnservedTag
 from orchestrator.supervisor.unserved import (
     LOOK_SECONDS,
     MAX_LOGGED,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator import events
+from orchestrator.base import events
 from orchestrator.config.overrides import Moment
 from orchestrator.config.worker_requests import MAX_REQUESTS, NO_WORKER_REQUESTS, WorkerRequests, WorkerVerb
 from orchestrator.runtimes.procfs import boot

@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from queue_core.roles import Role
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask

@@ -9,7 +9,7 @@ import pytest
 from queue_core.api import Queue
 from queue_core.connect import open_queues
 from queue_core.roles import Role
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
 from tests.queue_core.server.test_roles import SECRETS, TOKENS

@@ -15,7 +15,7 @@ from queue_core.errors import InvalidSettingError, StoreUnavailableError, Unknow
 from queue_core.http_api.caller import HttpCaller, Retries, urls_of
 from queue_core.http_api.transport import DEAD_PEER_SECONDS
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

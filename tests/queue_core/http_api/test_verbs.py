@@ -10,7 +10,7 @@ from queue_core.client import HttpQueues
 from queue_core.clock import Instant, ManualClock, after
 from queue_core.errors import InvalidRequestError, LeaseLostError, UnknownQueueError
 from queue_core.local import LocalQueues
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

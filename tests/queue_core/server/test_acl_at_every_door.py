@@ -9,7 +9,7 @@ import pytest
 
 from queue_core.errors import PermissionDeniedError
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 from queue_core.clock import ManualClock
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.leases.call import LeaseCall
-from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

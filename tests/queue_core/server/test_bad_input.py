@@ -7,8 +7,8 @@ from contextlib import suppress
 
 import pytest
 
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.http import connections
-from queue_core.server.options import ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

@@ -13,7 +13,7 @@ from queue_core.errors import (
     ListenError,
 )
 from queue_core.server import server
-from queue_core.server.options import ServeOptions, options_of
+from queue_core.server.base.options import ServeOptions, options_of
 from queue_core.server.server import QueueServer, ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from tests.support.servers import QUEUE, RunningServer, read_reply, request

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.server import server
-from queue_core.server.options import options_of
+from queue_core.server.base.options import options_of
 from tests.support.commands import program_environment
 
 HANDED = """

@@ -8,8 +8,8 @@ import pytest
 import redis
 from structlog.testing import capture_logs
 
-from queue_core.server import events
-from queue_core.server.options import ServeOptions
+from queue_core.server.base import events
+from queue_core.server.base.options import ServeOptions
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually

@@ -21,8 +21,8 @@ from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
 from queue_core.process.process_start import process_start
 from queue_core.registrations.supervisors import KIND
 from queue_core.roles import Role
-from queue_core.server import fleet_gateway
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.server.console import fleet_gateway
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import RunningServer, a_server
 

@@ -8,9 +8,9 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import StoreError, StoreFullError
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.waiting import MAX_FOLLOWERS
-from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
 from queue_core.store import Transaction, Unit
 from queue_core.stores.memory.store import MemoryStore

@@ -7,6 +7,7 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import OutcomeUnknownError, StoreFullError, UnknownQueueError
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.commit.group_commit import (
     LARGE_COMMIT_BYTES,
     MAX_OPERATIONS_PER_COMMIT,
@@ -15,7 +16,6 @@ from queue_core.server.commit.group_commit import (
     GroupCommitter,
 )
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
-from queue_core.server.options import ServeOptions
 from queue_core.server.state import ServerState
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore

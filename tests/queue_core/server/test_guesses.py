@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.roles import Role
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.guesses import (
     DELAY_SECONDS,
     FORGET_SECONDS,
@@ -16,7 +17,6 @@ from queue_core.server.http.guesses import (
     Guesses,
     peer_of,
 )
-from queue_core.server.options import AccessToken, ServeOptions
 from tests.console.visits import Visitor
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
@@ -107,7 +107,7 @@ def test_a_call_without_a_token_is_no_guess(server: RunningServer) -> None:
 
 def test_a_guess_over_grpc_counts() -> None:
     pytest.importorskip("grpc")
-    from queue_core.server.cloudtasks.grpc_server import GrpcGuesses
+    from queue_core.google.cloudtasks.grpc_server import GrpcGuesses
 
     with capture_logs() as logged:
         for peer in ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"):

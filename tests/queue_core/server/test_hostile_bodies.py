@@ -5,10 +5,10 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.server import problems
-from queue_core.server.bodies.value_count import MAX_VALUES, check_values
+from queue_core.server.base import problems
+from queue_core.server.base.bodies.value_count import MAX_VALUES, check_values
+from queue_core.server.base.problems import Problem
 from queue_core.server.fast_path import LONG_BODY_BYTES, MAX_PLAIN_BODY_BYTES
-from queue_core.server.problems import Problem
 from queue_core.task import NewTask
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -7,6 +7,7 @@ import pytest
 from queue_core.console.cookies import MAX_COOKIE_CHARACTERS, cookie_of
 from queue_core.console.forms import FormError, parts_fields, query_fields
 from queue_core.roles import Role
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.head_bounds import (
     MAX_HEADERS,
     MAX_MEDIA_TYPE_BYTES,
@@ -14,7 +15,6 @@ from queue_core.server.http.head_bounds import (
     MAX_QUERY_FIELDS,
     head_refusal,
 )
-from queue_core.server.options import AccessToken, ServeOptions
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 OWN = ("sec-fetch-site", "same-origin")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_core.server.base.problems import Problem
 from queue_core.server.fast_path import check_every_key, check_keys
-from queue_core.server.problems import Problem
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 HERE = f"/v1/queues/{QUEUE}"

@@ -12,10 +12,10 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, LeaseLostError
 from queue_core.local import LocalQueue
 from queue_core.roles import Role
-from queue_core.server.auth import Principal
+from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.server.callers.auth import Principal
 from queue_core.server.leases import seals
 from queue_core.server.leases.seals import MAX_KNOWN_TOKENS, LeaseSeals, LeaseSecret
-from queue_core.server.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Store

@@ -8,14 +8,14 @@ from itertools import count, groupby
 import pytest
 from _pytest.mark import ParameterSet
 
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import decode
+from queue_core.google.appengine.schema import END, FIXED64, GROUP, LENGTH, VARINT, MessageTable, ProtoField, varint
+from queue_core.google.cloudtasks.messages import MESSAGES
+from queue_core.google.cloudtasks.methods import METHODS
+from queue_core.google.cloudtasks.rest import RULES
+from queue_core.google.taskqueue import discovery
 from queue_core.server.app import openapi_json
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import decode
-from queue_core.server.appengine.schema import END, FIXED64, GROUP, LENGTH, VARINT, MessageTable, ProtoField, varint
-from queue_core.server.cloudtasks.messages import MESSAGES
-from queue_core.server.cloudtasks.methods import METHODS
-from queue_core.server.cloudtasks.rest import RULES
-from queue_core.server.taskqueue import discovery
 from tests.support.google.appengine_calls import TAKES, post
 from tests.support.google.cloud_tasks import PARENT, PLACE
 from tests.support.numbers import MARK, NUMBERS, NumberPlace, number_places

@@ -8,8 +8,8 @@ import pytest
 
 from queue_core.process.places import Places
 from queue_core.roles import Role
-from queue_core.server.event_stream import MAX_FOLLOWERS
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.event_stream import MAX_FOLLOWERS
+from queue_core.server.base.options import AccessToken, ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server, read_reply, request
 

@@ -13,9 +13,8 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from queue_core.server.app import openapi_json
-from queue_core.server.auth import REQUIRED_ROLES
-from queue_core.server.endpoints import ENDPOINTS
+from queue_core.server.app import openapi_json, served_endpoints
+from queue_core.server.callers.auth import REQUIRED_ROLES
 from tests.support.servers import RunningServer, a_server
 
 DOCUMENT = json.loads(openapi_json())
@@ -48,12 +47,13 @@ def test_the_document_describes_every_answer(case: schemathesis.Case, server: Ru
 
 def test_every_path_is_in_the_document() -> None:
     assert DOCUMENT["openapi"].startswith("3.1")
-    for endpoint in ENDPOINTS:
+    for endpoint in served_endpoints():
         operation = DOCUMENT["paths"][endpoint.path][endpoint.method.lower()]
         assert ("requestBody" in operation) == (endpoint.takes is not None)
 
 
 def test_every_permission_is_known_and_every_operation_has_its_own_name() -> None:
-    assert {endpoint.permission for endpoint in ENDPOINTS} - {None} == set(REQUIRED_ROLES) - {"operate", "kill"}
-    names = [endpoint.name for endpoint in ENDPOINTS]
+    endpoints = served_endpoints()
+    assert {endpoint.permission for endpoint in endpoints} - {None} == set(REQUIRED_ROLES) - {"operate", "kill"}
+    names = [endpoint.name for endpoint in endpoints]
     assert len(names) == len(set(names))

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queue_core.server import fast_path
-from queue_core.server.bodies import pieces
-from queue_core.server.bodies.pieces import has_short_parts, pieces_of
+from queue_core.server.base.bodies import pieces
+from queue_core.server.base.bodies.pieces import has_short_parts, pieces_of
+from queue_core.server.base.problems import Problem
 from queue_core.server.fast_path import read_tasks
-from queue_core.server.problems import Problem
 
 TASK = {"text": 'a,]"}\\' * 300, "headers": {"a": "[{,"}, "name": None}
 

@@ -13,7 +13,7 @@ from queue_core.errors import (
     StoreUnavailableError,
 )
 from queue_core.http_api.problem_types import ERRORS, error_of, problem_type
-from queue_core.server.problems import TITLES, problem_of, refusal, status_of
+from queue_core.server.base.problems import TITLES, problem_of, refusal, status_of
 
 
 @pytest.mark.parametrize("kind", ERRORS.values(), ids=lambda kind: kind.__name__)

@@ -8,7 +8,7 @@ import grpc
 import pytest
 
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, GrpcOptions, ServeOptions
+from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -13,7 +13,7 @@ from queue_core.local import LocalQueues
 from queue_core.roles import Role
 from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import CatchUp, Schedule
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec

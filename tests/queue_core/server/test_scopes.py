@@ -11,21 +11,21 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import decode, encode
+from queue_core.google.appengine.endpoint import _ADDS, _REQUESTS
+from queue_core.google.appengine.schema import ProtoRecord
+from queue_core.google.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
+from queue_core.google.cloudtasks.methods import METHODS
+from queue_core.google.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.local import LocalQueues
 from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
-from queue_core.server.access import ACCESS_OF_VERB, VERB_OF_ACCESS
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.endpoint import _ADDS, _REQUESTS
-from queue_core.server.appengine.schema import ProtoRecord
-from queue_core.server.auth import OF_ALL_QUEUES, REQUIRED_ROLES
-from queue_core.server.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
-from queue_core.server.cloudtasks.methods import METHODS
+from queue_core.server.app import served_endpoints
+from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
+from queue_core.server.callers.access import ACCESS_OF_VERB, VERB_OF_ACCESS
+from queue_core.server.callers.auth import OF_ALL_QUEUES, REQUIRED_ROLES
 from queue_core.server.endpoint import Endpoint
-from queue_core.server.endpoints import ENDPOINTS
-from queue_core.server.options import AccessToken, GrpcOptions, ServeOptions
-from queue_core.server.taskqueue.methods import METHODS as TASKQUEUE
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import RunningServer, a_server
@@ -105,7 +105,7 @@ def is_refused(endpoint: Endpoint, role: Role, scope: str) -> bool:
     return scope == "other" and (is_of_queue or endpoint.path == "/v1/mailboxes")
 
 
-GUARDED = [one for one in ENDPOINTS if one.permission is not None]
+GUARDED = [one for one in served_endpoints() if one.permission is not None]
 
 
 @pytest.mark.parametrize("endpoint", GUARDED, ids=[f"{one.method} {one.path}" for one in GUARDED])

@@ -12,8 +12,8 @@ from queue_core.criteria import Search
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.caller import Retries
 from queue_core.roles import Role
-from queue_core.server import events
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base import events
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask, TaskState
 from tests.support.servers import QUEUE, RunningServer, a_server
 

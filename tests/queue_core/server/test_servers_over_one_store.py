@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.commit import threaded
 from queue_core.server.leases import call as lease_call
 from queue_core.server.leases import notifications, timers
-from queue_core.server.options import ServeOptions
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually

@@ -13,7 +13,7 @@ from queue_core.api import Queue
 from queue_core.client import HttpQueue
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.local import LocalQueues
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores import open_store

@@ -10,7 +10,7 @@ import pytest
 from queue_core.api import Queue
 from queue_core.connect import open_queue
 from queue_core.errors import InvalidRequestError
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, TagFilter

@@ -13,8 +13,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.errors import StoreUnavailableError
-from queue_core.server.events import SNAPSHOT_ENDED, SNAPSHOT_HELD
-from queue_core.server.held_snapshots import LOOK_SECONDS, SnapshotWatch
+from queue_core.server.base.events import SNAPSHOT_ENDED, SNAPSHOT_HELD
+from queue_core.server.watches.held_snapshots import LOOK_SECONDS, SnapshotWatch
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock as FleetClock
+from orchestrator.base.clock import SystemMonotonicClock as FleetClock
 from orchestrator.sources.pull_queue import QueueSource
 from queue_core.api import Queue, Queues
 from queue_core.clock import Instant, SystemClock, after, seconds_between

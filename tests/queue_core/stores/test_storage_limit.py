@@ -11,8 +11,8 @@ from queue_core.cli.serving import prepared_store
 from queue_core.client import HttpQueues
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
-from queue_core.server.appengine.codes import RpcCode
-from queue_core.server.cloudtasks.rest import UPLOAD
+from queue_core.google.appengine.codes import RpcCode
+from queue_core.google.cloudtasks.rest import UPLOAD
 from queue_core.task import NewTask
 from queue_core.verbs import Storage
 from tests.support.commands import Commands

@@ -17,7 +17,7 @@ from queue_core import (
     open_queue,
     open_queues,
 )
-from queue_core.server.options import ServeOptions
+from queue_core.server.base.options import ServeOptions
 from queue_core.testing import MemoryQueues
 from queue_core.worker.functions.target import AppTarget, find_app_target
 from tests.support.servers import a_server

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, SpawnRequest, WorkerHandle

@@ -3,8 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import QueueSample
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import QueueSample
 from orchestrator.simulation.pool import SimulatedPool, SimulationEvents
 from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.sources.celery.messages import NodeSignal

@@ -5,13 +5,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.errors import SourceUnavailableError, SpawnError
+from orchestrator.base.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError, SpawnError
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
-from orchestrator.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.source import ReleasedTask, SampleQuery
 
 

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Fleet, State, Worker
-from orchestrator.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Inputs, Limit
 from orchestrator.scaling.learning import PolicyState, learn

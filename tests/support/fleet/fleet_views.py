@@ -1,6 +1,6 @@
 """Complete views of a fleet, as a supervisor publishes them."""
 
-from orchestrator.clock import ManualMonotonicClock, Monotonic
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import Cause
 from orchestrator.supervisor.pool import Pool

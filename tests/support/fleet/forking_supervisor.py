@@ -7,7 +7,7 @@ A stand-in for a supervisor, for those who kill it in the middle of a start. It 
 import sys
 from pathlib import Path
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes import template_process

@@ -12,12 +12,12 @@ from typing import Final, Literal
 
 from hypothesis import strategies as st
 
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import LeaseSample, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.capacity.allocation import Allocation
-from orchestrator.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.workers import Fleet, draining, exited, finishing, joined
-from orchestrator.samples import LeaseSample, Outcome, QueueSample, RunningLease, Waiting
 from orchestrator.scaling.decision import Conditions, Decision, FinishBy
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import Plan, plan_actions

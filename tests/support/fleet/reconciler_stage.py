@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from structlog.typing import EventDict
 
+from orchestrator.base.clock import ManualMonotonicClock, Monotonic
 from orchestrator.capacity.allocation import HostCapacity
 from orchestrator.capacity.host import HostMeter
-from orchestrator.clock import ManualMonotonicClock, Monotonic
 from orchestrator.config.pools import PoolSpec
 from orchestrator.launch import Launch
 from orchestrator.state.directory import StateDir

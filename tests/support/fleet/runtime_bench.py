@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
-from orchestrator.clock import Monotonic, SystemMonotonicClock
+from orchestrator.base.clock import Monotonic, SystemMonotonicClock
+from orchestrator.base.errors import StartPendingError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import StartPendingError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.docker.runtime import DockerRuntime

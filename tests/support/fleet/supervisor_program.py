@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator.base.errors import ConfigError, ReloadRefusedError
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools
-from orchestrator.errors import ConfigError, ReloadRefusedError
 from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.state.directory import StateDir

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
 from orchestrator.source import TickAdder
 from orchestrator.state.directory import StateDir

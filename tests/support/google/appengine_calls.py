@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from queue_core.server.appengine import messages
-from queue_core.server.appengine.codec import decode, encode
-from queue_core.server.appengine.schema import MessageTable, ProtoRecord
+from queue_core.google.appengine import messages
+from queue_core.google.appengine.codec import decode, encode
+from queue_core.google.appengine.schema import MessageTable, ProtoRecord
 from tests.support.servers import QUEUE, Reply, RunningServer
 
 NAME = QUEUE.encode()

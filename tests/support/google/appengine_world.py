@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.appengine import connect
-from queue_core.server.options import ServeOptions
+from queue_core.google.appengine import connect
+from queue_core.server.base.options import ServeOptions
 from queue_core.service import QueueService
 from queue_core.task import QueueSpec
 from tests.support.google.appengine_sdk import taskqueue

@@ -17,7 +17,7 @@ from google.oauth2.credentials import Credentials
 from googleapiclient.discovery import Resource, build
 
 from queue_core.clock import Clock, ManualClock
-from queue_core.server.options import GrpcOptions, ServeOptions
+from queue_core.server.base.options import GrpcOptions, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.store import Store

@@ -12,9 +12,9 @@ from starlette.routing import Mount
 
 from queue_core.console.api import OtherServer
 from queue_core.console.app import Console, ConsoleOptions
-from queue_core.server.auth import Authorizer
+from queue_core.server.base.options import ServeOptions
+from queue_core.server.callers.auth import Authorizer
 from queue_core.server.console.mount import ConsoleMount
-from queue_core.server.options import ServeOptions
 from tests.support.eventually import eventually
 from tests.support.servers import a_server
 

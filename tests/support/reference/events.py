@@ -18,7 +18,7 @@ SECTIONS: Final = (
     (
         "The server",
         (
-            "queue_core/server/events.py",
+            "queue_core/server/base/events.py",
             "queue_core/cli/serving.py",
             "queue_core/cli/commands/serve.py",
             "queue_core/console/app.py",
@@ -26,7 +26,7 @@ SECTIONS: Final = (
         ),
     ),
     ("Workers", ("queue_core/worker/events.py",)),
-    ("The supervisor", ("orchestrator/events.py",)),
+    ("The supervisor", ("orchestrator/base/events.py",)),
     (
         "Stores across a network",
         (
@@ -38,7 +38,7 @@ SECTIONS: Final = (
             "queue_core/stores/postgres/floors.py",
         ),
     ),
-    ("Celery's transport", ("queue_core/kombu/events.py", "queue_core/mailboxes/network.py")),
+    ("Celery's transport", ("queue_core/celery/transport/events.py", "queue_core/celery/mailboxes/network.py")),
 )
 NAME: Final = re.compile(r"[a-z_]+\.[a-z_]+")
 NO_EVENTS: Final = frozenset({"towline.yaml"})

@@ -5,16 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base.clock import ManualMonotonicClock
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.roles import Role
-from queue_core.server.auth import REQUIRED_ROLES
+from queue_core.server.app import served_endpoints
+from queue_core.server.callers.auth import REQUIRED_ROLES
 from queue_core.server.endpoint import Endpoint
-from queue_core.server.endpoints import ENDPOINTS
 from queue_core.server.openapi import document
 from tests.support.reference.markdown import code, page, sentence, table
 from tests.support.reference.schemas import Schema, in_words
@@ -74,9 +74,9 @@ def fleet_endpoints() -> list[Endpoint]:
 def http_api_page() -> str:
     """Return the page."""
     fleet = fleet_endpoints()
-    described = json.loads(json.dumps(document((*ENDPOINTS, *fleet), version="")))
+    described = json.loads(json.dumps(document((*served_endpoints(), *fleet), version="")))
     schemas: Mapping[str, Schema] = described["components"]["schemas"]
-    tables = [_table(endpoints, described["paths"]) for endpoints in (ENDPOINTS, fleet)]
+    tables = [_table(endpoints, described["paths"]) for endpoints in (served_endpoints(), fleet)]
     values = [_value(name, schemas[name]) for name in sorted(schemas)]
     return page(
         "HTTP API",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec

@@ -7,7 +7,7 @@ from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
 from queue_core.roles import Role
-from queue_core.server.options import AccessToken, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from orchestrator.errors import SpawnError
+from orchestrator.base.errors import SpawnError
 from tests.support.eventually import eventually
 from tests.support.fleet.runtime_bench import CLOCK, RuntimeBench, is_running
 

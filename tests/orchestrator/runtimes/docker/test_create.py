@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import ConfigError, SpawnError
 from orchestrator.config.containers import Volume
 from orchestrator.config.pools import parse_pools
-from orchestrator.errors import ConfigError, SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker.container_state import at, mapping

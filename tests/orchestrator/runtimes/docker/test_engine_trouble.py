@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RuntimeUnavailableError
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.runtimes.docker.runtime import ANSWER_SECONDS, DockerRuntime
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench, id_of
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.docker import watchdog as docker_watchdog

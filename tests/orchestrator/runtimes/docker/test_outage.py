@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator import events
-from orchestrator.clock import ManualMonotonicClock
+from orchestrator.base import events
+from orchestrator.base.clock import ManualMonotonicClock
+from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import RuntimeUnavailableError
 from orchestrator.launch import Launch
 from orchestrator.runtime import Runtime, SpawnRequest, WorkerHandle
 from orchestrator.runtimes.composite import CompositeRuntime, key_of, key_of_ref

@@ -5,7 +5,7 @@ from pathlib import Path
 import docker
 import pytest
 
-from orchestrator.errors import SpawnError
+from orchestrator.base.errors import SpawnError
 from orchestrator.runtimes.docker.create import LOCK_TARGET, SECRETS_TARGET, TOKEN_SECRET
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.docker.own_container import (

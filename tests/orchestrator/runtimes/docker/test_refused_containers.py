@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import SpawnError
+from orchestrator.base.errors import SpawnError
 from orchestrator.fleet.exits import Cause, cause_of
 from tests.support.docker.bench import DockerBench, docker_bench
 from tests.support.docker.engine import PrivateDockerEngine

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.fleet.exits import Cause, cause_of
 from orchestrator.runtimes.docker.container_state import mapping
 from tests.bench.containers import measured

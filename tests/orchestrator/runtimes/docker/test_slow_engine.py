@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.base.errors import SpawnError, StartPendingError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SpawnError, StartPendingError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench

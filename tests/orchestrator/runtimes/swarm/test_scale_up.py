@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from orchestrator.errors import RuntimeUnavailableError, SpawnError
+from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.runtimes.swarm.manager import ChangedMeanwhileError
 from orchestrator.runtimes.swarm.scale_up import ScaleUp
 from orchestrator.runtimes.swarm.service import ServiceBody

@@ -2,8 +2,8 @@
 
 import pytest
 
+from orchestrator.base.errors import SpawnError
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SpawnError
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.swarm.service import ServiceBody, literal, service_body

@@ -2,7 +2,7 @@
 
 import pytest
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.runtime import Exit, WorkerHandle
 from orchestrator.runtimes.swarm.tasks import (
     SwarmService,

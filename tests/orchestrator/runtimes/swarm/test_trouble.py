@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from orchestrator.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
+from orchestrator.base.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError
 from orchestrator.runtime import SpawnRequest, WorkerHandle
 from orchestrator.runtimes.swarm.runtime import SwarmRuntime
 from tests.support.docker.swarm_bench import CLOCK, LAUNCH, SwarmBench, swarm_bench

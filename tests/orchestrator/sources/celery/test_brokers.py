@@ -9,11 +9,11 @@ from pathlib import Path
 import kombu
 import pytest
 
-from orchestrator.clock import SystemMonotonicClock
+from orchestrator.base.clock import SystemMonotonicClock
+from orchestrator.base.errors import SourceUnavailableError
+from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
-from orchestrator.errors import SourceUnavailableError
 from orchestrator.fleet.exits import Cause, death_notice
-from orchestrator.samples import QueueSample
 from orchestrator.sources.celery.readers import reader_of, virtual_host_of
 from orchestrator.sources.celery.source import CeleryFleets
 from tests.support.eventually import eventually

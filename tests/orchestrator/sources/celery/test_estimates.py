@@ -6,8 +6,8 @@ from statistics import fmean
 
 import pytest
 
-from orchestrator.clock import Monotonic
-from orchestrator.samples import Waiting
+from orchestrator.base.clock import Monotonic
+from orchestrator.base.samples import Waiting
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.simulation.scaler import PolicyScaler

@@ -1,6 +1,6 @@
 """Nodes of a fleet from heartbeats, events and answers: what began, what ended and how long it ran, about."""
 
-from orchestrator.clock import Monotonic
+from orchestrator.base.clock import Monotonic
 from orchestrator.sources.celery.messages import ActiveTask, NodeSignal
 from orchestrator.sources.celery.nodes import (
     GONE_SECONDS,

@@ -1,0 +1,1 @@
+"""The ground of the fleet: values, clocks, errors, events, samples and charts."""

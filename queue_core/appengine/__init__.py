@@ -1,1 +1,0 @@
-"""App Engine's own client library on a Towline server."""

@@ -1,0 +1,1 @@
+"""Towline as Celery's broker: kombu's transport, the bridge from other brokers, and mailboxes."""

@@ -1,0 +1,1 @@
+"""kombu's transport: see `queue_core.kombu`, which registers it."""

@@ -1,0 +1,1 @@
+"""The ground of the server: its options, events and problems, and the bounds of bodies."""

@@ -1,0 +1,59 @@
+"""The number of values in a JSON body, found without parsing it, so that a hostile one is never parsed. Pure.
+
+Each value that is parsed or refused takes time and memory, which no caller may ask for without bound (ADR 41).
+"""
+
+import re
+from typing import Final
+
+from queue_core.server.base.problems import refusal
+
+MAX_VALUES: Final = 65_536
+"""Values of a body, at most: 1,000 tasks with 64 members each."""
+SHORT_BODY_BYTES: Final = 64 << 10
+"""Bytes of a body that is parsed at once, whatever it contains."""
+SLICE_BYTES: Final = 1 << 20
+"""Bytes that one step looks at: other threads run in between."""
+_IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
+
+
+def check_values(body: bytes | bytearray, *, most: int = MAX_VALUES) -> None:
+    """Raise a `Problem` for a long body of more than `most` values. Its cost is that of a few passes over the bytes."""
+    if len(body) > SHORT_BODY_BYTES and _commas(body, 0, len(body), most) > most and _values(body, most) > most:
+        raise refusal(422, "too-many-values", f"a body must have at most {most} values; split the batch")
+
+
+def _commas(body: bytes | bytearray, begin: int, end: int, most: int) -> int:
+    """Count the commas of a part, up to some more than `most`."""
+    found = 0
+    while begin < end and found <= most:
+        found += body.count(b",", begin, min(end, begin + SLICE_BYTES))
+        begin += SLICE_BYTES
+    return found
+
+
+def _values(body: bytes | bytearray, most: int) -> int:
+    """Count the commas outside strings, up to some more than `most`. The body need not be JSON."""
+    found = at = strings = 0
+    while found <= most:
+        strings += 1
+        if strings > 4 * most:  # in JSON a comma or a colon follows each
+            return strings
+        quote = body.find(b'"', at)
+        found += _commas(body, at, len(body) if quote < 0 else quote, most - found)
+        if quote < 0:
+            break
+        at = end_of_string(body, quote + 1)
+    return found
+
+
+def end_of_string(body: bytes | bytearray, at: int) -> int:
+    """Return the place behind a string's closing quote, or the end of the body."""
+    close = body.find(b'"', at)
+    if close < 0:
+        return len(body)
+    if body.find(b"\\", at, close) >= 0:
+        close = at
+        while (match := _IN_STRING.match(body, close, close + SLICE_BYTES)) is not None and match.end() > close:
+            close = match.end()
+    return close + 1
