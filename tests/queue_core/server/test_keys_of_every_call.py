@@ -220,10 +220,8 @@ def test_calls_that_are_repeated_without_a_key_are_known() -> None:
     }
     places = sorted((place.partition(":")[0], place.count("POST") + place.count(".post(")) for place in found)
     assert places == [
-        ("queue_core/client.py", 1),  # search, and a dry run of a change of all that match
         ("queue_core/celery/transport/mailbox_access.py", 1),  # wait for a message
-        ("queue_core/client.py", 1),  # stats, peek, search, history, and a dry run of a change of all that match
-        ("queue_core/client.py", 1),  # observe
+        ("queue_core/client.py", 1),  # search, and a dry run of a change of all that match
         ("queue_core/client.py", 1),  # wait
         ("queue_core/periodic/http.py", 1),  # add-ticks
     ], found
