@@ -9,6 +9,7 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from queue_core.store import Store
 from queue_core.stores import open_store
+from queue_core.stores.sqlite.driver import stdlib_driver
 from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.floored_store import FlooredStore
 from tests.support.stores.grouped_store import GroupedStore
@@ -22,6 +23,11 @@ def sqlite_stores(folder: Path, number: int = 1) -> list[Store]:
     return [SqliteStore(folder / "queue.db", durability="relaxed") for _ in range(number)]
 
 
+def stdlib_stores(folder: Path) -> list[Store]:
+    """A file as the standard library's SQLite has it; `sqlite/test_drivers.py` holds the rest of what it must do."""
+    return [SqliteStore(folder / "queue.db", durability="relaxed", driver=stdlib_driver())]
+
+
 def floored_stores(_folder: Path) -> list[Store]:
     """A PostgreSQL store whose floors are raised before each write."""
     store = FlooredStore(new_store_url("postgresql"), durability="relaxed")
@@ -32,6 +38,7 @@ def floored_stores(_folder: Path) -> list[Store]:
 OPENED: dict[str, Callable[[Path], list[Store]]] = {
     "sqlite": sqlite_stores,
     "sqlite, two processes": lambda folder: sqlite_stores(folder, 2),
+    "sqlite, the standard library's": stdlib_stores,
     "postgresql": lambda _: [open_store(new_store_url("postgresql"), durability="relaxed")],
     "postgresql, floors": floored_stores,
     "redis": lambda _: [open_store(new_store_url("redis"), durability="relaxed")],
@@ -42,6 +49,7 @@ OPENED: dict[str, Callable[[Path], list[Store]]] = {
 EXAMPLES = {
     "sqlite": 150,
     "sqlite, two processes": 150,
+    "sqlite, the standard library's": 60,
     "postgresql": 90,
     "postgresql, floors": 25,
     "redis": 120,

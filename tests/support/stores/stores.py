@@ -8,12 +8,10 @@ import pytest
 
 from queue_core.store import Store
 from queue_core.stores import open_store
-from queue_core.stores.sqlite.driver import stdlib_driver
-from queue_core.stores.sqlite.store import SqliteStore
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import EngineName, engines_of_process
 
-STORES = ("memory", "sqlite", "sqlite-stdlib", "postgresql", "redis")
+STORES = ("memory", "sqlite", "postgresql", "redis")
 
 
 @contextmanager
@@ -31,8 +29,6 @@ def _open(name: str, folder: Path) -> Store:
         return open_store("memory:")
     if name == "sqlite":
         return open_store(f"sqlite:///{folder / 'queue.db'}")
-    if name == "sqlite-stdlib":
-        return SqliteStore(folder / "queue.db", driver=stdlib_driver())
     if name in ("postgresql", "redis"):
         return open_store(new_store_url(name))
     pytest.skip(f"no store is called {name}")
