@@ -28,6 +28,7 @@ from tests.console.stage import (
     ConsoleStage,
     a_console,
 )
+from tests.support.servers import new_caller
 
 SCOPES: Mapping[str, tuple[str, ...] | None] = {"own": (QUEUE,), "other": (ODD_QUEUE,), "all": None}
 TOKENS = {
@@ -57,7 +58,7 @@ ROUTES = [one for one in routes() if one.permission is not None]
 
 
 def call(stage: ConsoleStage, method: str, path: str, body: object, secret: str | None) -> tuple[int, str]:
-    connection = HTTPConnection(urlsplit(stage.url).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(stage.url).netloc, timeout=30, source_address=new_caller())
     data = None if body is None else json.dumps(body)
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
     try:
@@ -161,7 +162,7 @@ def test_a_file_of_another_queue_is_refused(stage: ConsoleStage, path: str) -> N
 def test_a_live_page_is_not_shared_between_tokens_of_one_role_and_different_queues(stage: ConsoleStage) -> None:
     texts = []
     for scope in ("all", "other"):
-        connection = HTTPConnection(urlsplit(stage.url).netloc, timeout=30)
+        connection = HTTPConnection(urlsplit(stage.url).netloc, timeout=30, source_address=new_caller())
         headers = {"cookie": session_of(stage, TOKENS[Role.VIEWER, scope])}
         try:
             connection.request("GET", "/console/live/queues", headers=headers)

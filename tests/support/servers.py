@@ -1,5 +1,6 @@
 """A real server on a free port in a thread, and helpers to talk to it byte by byte."""
 
+import itertools
 import json
 import socket
 import threading
@@ -21,6 +22,7 @@ from queue_core.task import QueueSpec
 QUEUE = "work"
 WORK = QueueSpec(QUEUE)
 IMPATIENT = Retries(tries=3, first_pause_seconds=0.0, longest_pause_seconds=0.0)
+_CALLERS = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,12 @@ def a_timed_server(spec: QueueSpec = WORK) -> Iterator[tuple[RunningServer, Manu
     clock = ManualClock()
     with a_server(spec=spec, clock=clock) as running:
         yield running, clock
+
+
+def new_caller() -> tuple[str, int]:
+    """Return an unused loopback address to call from: answers to one that goes on guessing are delayed."""
+    number = next(_CALLERS)
+    return f"127.1.{number >> 8 & 255}.{number & 255}", 0
 
 
 def request(

@@ -4,7 +4,8 @@ The tables of routes are the server's own, so a new route is in the matrix as so
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from urllib.parse import urlsplit
 
@@ -28,7 +29,7 @@ from queue_core.server.callers.auth import OF_ALL_QUEUES, REQUIRED_ROLES
 from queue_core.server.endpoint import Endpoint
 from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
-from tests.support.servers import RunningServer, a_server
+from tests.support.servers import RunningServer, a_server, new_caller
 
 OWN, OTHER = "mail-in", "files-in"
 SCOPES: Mapping[str, tuple[str, ...] | None] = {"own": ("mail-*",), "other": ("files-*", "x"), "all": None}
@@ -74,7 +75,7 @@ def server() -> Iterator[RunningServer]:
 
 def ask(server: RunningServer, method: str, path: str, body: object, secret: str | None) -> tuple[int, str]:
     """Make a call; return the status and the text."""
-    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=20)
+    connection = HTTPConnection(urlsplit(server.url).netloc, timeout=20, source_address=new_caller())
     headers = {} if secret is None else {"authorization": f"Bearer {secret}"}
     data = None if body is None else json.dumps(body)
     try:
@@ -267,10 +268,10 @@ def _message(field: int, text: bytes) -> bytes:
     return bytes([field << 3 | 2, len(text)]) + text
 
 
-@pytest.mark.parametrize("method", sorted(METHODS.keys() - _ONLY_REST - _OF_LOCATIONS - {"DeleteQueue"}))
-def test_a_call_over_grpc_is_for_the_role_and_the_queues_of_its_token(server: RunningServer, method: str) -> None:
-    address = server.thread.grpc_address
-    assert address is not None
+OVER_GRPC = sorted(METHODS.keys() - _ONLY_REST - _OF_LOCATIONS - {"DeleteQueue"})
+
+
+def grpc_request(method: str) -> bytes:
     whole = _message(1, PLACE.encode() if method in ("ListQueues", "CreateQueue") else _QUEUE.encode())
     if method == "CreateQueue":
         whole += _message(2, _message(1, _QUEUE.encode()))
@@ -278,24 +279,33 @@ def test_a_call_over_grpc_is_for_the_role_and_the_queues_of_its_token(server: Ru
         whole = _message(1, _message(1, _QUEUE.encode())) + _message(2, _message(1, b"nothing"))
     elif "Task" in method and method not in ("CreateTask", "LeaseTasks", "ListTasks"):
         whole = _message(1, f"{_QUEUE}/tasks/t".encode())
+    return whole
+
+
+def grpc_codes(server: RunningServer, method: str, secrets: Iterable[str | None]) -> list[grpc.StatusCode]:
+    """Make the calls at once: the answers to those that guess on are delayed."""
+    address = server.thread.grpc_address
+    assert address is not None
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary(f"/{SERVICE}/{method}")
+        metadata = [[] if secret is None else [("authorization", f"Bearer {secret}")] for secret in secrets]
+        return [
+            made.code() for made in [call.future(grpc_request(method), metadata=each, timeout=10) for each in metadata]
+        ]
 
-        def code(secret: str | None) -> grpc.StatusCode:
-            metadata = [] if secret is None else [("authorization", f"Bearer {secret}")]
-            try:
-                call(whole, metadata=metadata, timeout=10)
-            except grpc.RpcError as error:
-                found: grpc.StatusCode = error.code()
-                return found
-            return grpc.StatusCode.OK
 
-        for stranger in STRANGERS:
-            assert code(stranger) is grpc.StatusCode.UNAUTHENTICATED
-        for role in Role:
-            for scope in SCOPES:
-                is_denied = code(secret_of(role, scope)) is grpc.StatusCode.PERMISSION_DENIED
-                assert is_denied == is_refused_by_google(method, role, scope), (role, scope)
+@pytest.mark.parametrize("method", OVER_GRPC)
+def test_a_call_over_grpc_is_for_the_role_and_the_queues_of_its_token(server: RunningServer, method: str) -> None:
+    callers = [(role, scope) for role in Role for scope in SCOPES]
+    codes = grpc_codes(server, method, [secret_of(*caller) for caller in callers])
+    for (role, scope), code in zip(callers, codes, strict=True):
+        assert (code is grpc.StatusCode.PERMISSION_DENIED) == is_refused_by_google(method, role, scope), (role, scope)
+
+
+def test_no_call_over_grpc_is_for_strangers(server: RunningServer) -> None:
+    with ThreadPoolExecutor(len(OVER_GRPC)) as threads:
+        codes = list(threads.map(lambda method: grpc_codes(server, method, STRANGERS), OVER_GRPC))
+    assert codes == [[grpc.StatusCode.UNAUTHENTICATED] * len(STRANGERS)] * len(OVER_GRPC)
 
 
 @pytest.mark.parametrize("key", TASKQUEUE, ids=[" ".join(key) for key in TASKQUEUE])
