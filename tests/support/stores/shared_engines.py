@@ -18,6 +18,8 @@ from tests.support.stores.engines import REDIS_DATABASES, Engine, EngineUnavaila
 EngineName = Literal["postgresql", "redis"]
 
 _SMALL: Final = {"max_wal_size": "128MB"}
+FIRST_WITH_STRATEGIES: Final = 15_00_00
+"""From this version on PostgreSQL copies a database through its log, unless told not to: twice the time."""
 
 
 class SharedEngines:
@@ -117,7 +119,8 @@ def new_database(engine: Engine, number: int, *, template: str = "template1") ->
         import psycopg
 
         with psycopg.connect(engine.tcp_url, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE towline_{number} TEMPLATE {template}")
+            by = " STRATEGY file_copy" if connection.info.server_version >= FIRST_WITH_STRATEGIES else ""
+            connection.execute(f"CREATE DATABASE towline_{number} TEMPLATE {template}{by}")
         return f"{engine.tcp_url.rpartition('/')[0]}/towline_{number}"
     import redis
 
