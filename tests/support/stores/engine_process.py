@@ -15,6 +15,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.support.eventually import pause_after
+
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
 POLL_SECONDS = 0.01
@@ -118,13 +120,14 @@ class Engine:
 
     def await_ready(self) -> None:
         """Wait until it accepts connections. Raises `EngineUnavailableError` when it ended, or after 30 s."""
-        deadline = time.monotonic() + START_SECONDS
+        deadline = (began := time.monotonic()) + START_SECONDS
         while not self._launch.ready():
             code = self.process.poll()
             if code is not None or time.monotonic() > deadline:
                 why = f"exited with {code}" if code is not None else f"not ready within {START_SECONDS:.0f} s"
                 raise EngineUnavailableError(f"{self.name}: {why}: {self.last_words()}")
-            time.sleep(POLL_SECONDS)
+            time.sleep(pause_after(began))
+            began = time.monotonic()
 
     def last_words(self) -> str:
         """Return the last lines of its output."""
