@@ -5,8 +5,8 @@
 help: ## list these tasks
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/ /' | awk '{name = $$1; $$1 = ""; printf "%-8s %s\n", name, $$0}'
 
-test: ## run every check and test, or those named in ARGS
-	python3 run.py test $(ARGS)
+test: ## run every check and all but slow tests, or what ARGS name
+	python3 run.py test $(or $(ARGS),--quick)
 
 lint: ## run ruff, mypy and import-linter
 	.venv/bin/ruff check .

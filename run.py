@@ -68,9 +68,26 @@ NICENESS = 10
 LOOK_SECONDS = 0.5
 WAITING_SECONDS = 10.0
 
-TESTS = ["-m", "pytest", "-q", "-rs", "--durations=15", "-n", "3", "--dist", "worksteal"]
+WORKERS = min(2 * len(os.sched_getaffinity(0)), 8)
+"""Tests wait as much as they work. Each process takes half a gigabyte."""
+TESTS = [
+    "-m",
+    "pytest",
+    "-q",
+    "-rs",
+    "--durations=15",
+    "-n",
+    str(WORKERS),
+    "--dist",
+    "loadfile",
+    "--no-loadscope-reorder",
+]
+"""A file at a time, whose tests share what they start, in the order of `tests/tiers.py`: the longest first."""
+QUICK = "--quick"
+"""The option for the tests of `make test`."""
+WITHOUT_SLOW = ["-m", "not slow"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
-"""Failed tests run once more without others beside them: three at a time on two cores, a deadline may pass."""
+"""Failed tests run once more without others beside them: two at a time on each core, a deadline may pass."""
 TESTS_FAILED = "1"
 ENDED_WITH = ROOT / ".pytest_cache" / "v" / "towline" / "exit-status"
 """The exit status that `tests/conftest.py` writes at the end of a run: Python's own is 1, too, if a run breaks down."""
@@ -84,7 +101,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True, metavar="demo|test|docs|release")
     demo = "watch a fleet do real work and survive a kill; takes --console, --for 60s, --dir DIR, --help"
-    test = "every check and every test; what is added goes to pytest, which then runs alone"
+    test = "every check and every test; --quick leaves slow tests out; all else goes to pytest, which then runs alone"
     docs = "build the manual that servers show at /docs/ and a wheel takes along; with a folder, leave its files there"
     release = "check and build a release; --dry-run does all but tag and upload"
     for name, help_text in (("demo", demo), ("test", test), ("docs", docs), ("release", release)):
@@ -195,11 +212,14 @@ def run_tests(options: list[str]) -> int:
     install_services()
     results: list[tuple[str, int, float]] = []
     with ExitStack() as stack:
+        is_quick = options == [QUICK]
+        options = [] if is_quick else options
         checks = [] if options else [Check(name, arguments, stack) for name, arguments in CHECKS]
         say("pytest")
         started = time.monotonic()
         ENDED_WITH.unlink(missing_ok=True)
-        code = run([str(PYTHON), *(["-m", "pytest", *options] if options else TESTS)], beside=checks)
+        tests = [*TESTS, *(WITHOUT_SLOW if is_quick else [])]
+        code = run([str(PYTHON), *(["-m", "pytest", *options] if options else tests)], beside=checks)
         if not options and code and is_of_failed_tests(ENDED_WITH):
             say("pytest: what failed, alone")
             code = run([str(PYTHON), *ALONE], beside=checks)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from tests import tiers
 from tests.docs import NOT_HERE
 from tests.support.commands import Commands
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine
@@ -52,6 +53,15 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test` leaves out, and begin with what takes longest."""
+    for item in items:
+        if tiers.is_slow(item.nodeid):
+            item.add_marker(pytest.mark.slow)
+    items.sort(key=lambda item: tiers.order(item.nodeid.partition("::")[0]))
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

@@ -1,0 +1,54 @@
+"""Both tiers have what they promise: nothing in the list is gone, and `make test` has a story of each kind."""
+
+import ast
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from orchestrator.config.containers import RuntimeKind
+from tests import tiers
+from tests.support.stores.stores import STORES
+
+ROOT = Path(__file__).resolve().parents[1]
+FORKED = "forked"
+"""Processes that are forked rather than executed are a runtime of their own, without a name in the settings."""
+WAYS_TO_CALL = {
+    "App Engine",
+    "Celery",
+    "Cloud Tasks",
+    "HTTP",
+    "Task Queue REST API",
+    "asyncio",
+    "commands",
+    "console",
+    "library",
+}
+
+
+@pytest.mark.parametrize("place", [*tiers.SLOW, *tiers.STORIES.values()])
+def test_a_place_in_the_lists_is_there(place: str) -> None:
+    file, _, name = place.partition("::")
+    assert (ROOT / file).exists()
+    if name:
+        tests = {node.name for node in ast.parse((ROOT / file).read_text()).body if isinstance(node, ast.FunctionDef)}
+        assert name.partition("[")[0] in tests
+
+
+def test_every_store_runtime_and_way_to_call_has_a_story_that_is_run_between_two_thoughts() -> None:
+    assert set(tiers.STORIES) == {*STORES, *get_args(RuntimeKind), FORKED, *WAYS_TO_CALL}
+    assert not any(tiers.is_slow(test) for test in tiers.STORIES.values())
+
+
+def test_a_story_is_left_in_and_what_is_beside_it_left_out() -> None:
+    story = tiers.STORIES[FORKED]
+    assert not tiers.is_slow(story)
+    assert tiers.is_slow(f"{story}_again")
+    assert not tiers.is_slow("tests/test_tiers.py::test_a_story_is_left_in_and_what_is_beside_it_left_out")
+
+
+def test_a_whole_run_begins_with_the_files_that_take_longest_and_ends_with_those_that_are_not_slow() -> None:
+    files = [place.partition("::")[0] for place in tiers.SLOW]
+    orders = [tiers.order(file) for file in files]
+    assert orders == sorted(orders)
+    assert tiers.order("tests/test_tiers.py") == len(tiers.SLOW) > max(orders)
