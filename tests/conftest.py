@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import structlog
+from xdist.scheduler import LoadFileScheduling  # type: ignore[import-untyped]
 
 from tests import tiers
 from tests.docs import NOT_HERE
@@ -62,6 +63,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if tiers.is_slow(item.nodeid):
             item.add_marker(pytest.mark.slow)
     items.sort(key=lambda item: tiers.order(item.nodeid.partition("::")[0]))
+
+
+class UnitsScheduling(LoadFileScheduling):  # type: ignore[misc]
+    """Gives each process a file, or files that belong together, whenever it has nothing left to do."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return tiers.unit(nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadFileScheduling | None:
+    """Schedule by `tests/tiers.py` where xdist was told `--dist loadfile`."""
+    return UnitsScheduling(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

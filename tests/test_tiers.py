@@ -26,7 +26,10 @@ WAYS_TO_CALL = {
 }
 
 
-@pytest.mark.parametrize("place", [*tiers.SLOW, *tiers.STORIES.values()])
+TOGETHER = [place for places in tiers.TOGETHER.values() for place in places]
+
+
+@pytest.mark.parametrize("place", [*tiers.SLOW, *tiers.STORIES.values(), *TOGETHER])
 def test_a_place_in_the_lists_is_there(place: str) -> None:
     file, _, name = place.partition("::")
     assert (ROOT / file).exists()
@@ -52,3 +55,9 @@ def test_a_whole_run_begins_with_the_files_that_take_longest_and_ends_with_those
     orders = [tiers.order(file) for file in files]
     assert orders == sorted(orders)
     assert tiers.order("tests/test_tiers.py") == len(tiers.SLOW) > max(orders)
+
+
+def test_files_that_share_an_engine_are_one_unit_and_any_other_file_is_its_own() -> None:
+    assert {tiers.unit(f"{file}::test_it[case]") for file in tiers.TOGETHER["docker"]} == {"docker"}
+    assert tiers.unit("tests/orchestrator/runtimes/swarm/test_slots.py::test_it") == "swarm"
+    assert tiers.unit("tests/test_tiers.py::test_it") == "tests/test_tiers.py"

@@ -148,6 +148,20 @@ STORIES: Final[dict[str, str]] = {
 """The test, or the file, that `make test` runs of each store, runtime and way to call, slow or not."""
 
 
+TOGETHER: Final = {
+    "docker": (
+        "tests/end_to_end/docker",
+        "tests/end_to_end/celery_pools/test_celery_containers.py",
+        "tests/orchestrator/cli/test_docker_doctor.py",
+        "tests/orchestrator/cli/test_doctor_table.py",
+        "tests/orchestrator/runtimes/contract",
+        "tests/orchestrator/runtimes/docker",
+    ),
+    "swarm": ("tests/orchestrator/runtimes/swarm",),
+}
+"""Files that one process runs: an engine with an image is ten seconds' work, and each process has its own."""
+
+
 def is_slow(test: str) -> bool:
     """Return whether `make test` leaves a test out, by its id: `tests/x/test_y.py::test_z[case]`."""
     return _is_within(test, SLOW) and not _is_within(test, tuple(STORIES.values()))
@@ -158,6 +172,12 @@ def order(file: str) -> int:
     """Return the place of a file in a whole run; files that are not slow come last, as they were collected."""
     files = [place.partition("::")[0] for place in SLOW]
     return next((number for number, place in enumerate(files) if _is_within(file, (place,))), len(SLOW))
+
+
+def unit(test: str) -> str:
+    """Return what a process takes at a time: the file of a test, or the name of several that it runs together."""
+    file = test.partition("::")[0]
+    return next((name for name, places in TOGETHER.items() if _is_within(file, places)), file)
 
 
 def _is_within(test: str, places: tuple[str, ...]) -> bool:
