@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import jsonschema_rs
-import kubernetes_validate  # type: ignore[import-untyped]
 import yaml
 
 from orchestrator.settings_file import json_schema, parse
@@ -44,6 +43,8 @@ def check_manifest(manifest: Tree) -> None:
     if schema is not None:
         jsonschema_rs.validate(schema, manifest)
     elif "." not in str(manifest["apiVersion"]).partition("/")[0] or ".k8s.io/" in manifest["apiVersion"]:
+        import kubernetes_validate  # type: ignore[import-untyped]  # takes over a second, in each process that collects
+
         kubernetes_validate.validate(manifest, KUBERNETES, strict=True)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import kubernetes_validate
 import pytest
 import yaml
 from hypothesis import given
@@ -81,6 +80,8 @@ def test_the_rules_of_kubernetes_are_these(written: str, read: str) -> None:
 
 
 def test_every_object_is_one_that_kubernetes_and_keda_take() -> None:
+    import kubernetes_validate  # type: ignore[import-untyped]  # takes over a second, in each process that collects
+
     objects = manifests(keda(a_request()))
     kinds = [o["kind"] for o in objects]
     for o in objects:
