@@ -212,15 +212,13 @@ def run_tests(options: list[str]) -> int:
     install_services()
     results: list[tuple[str, int, float]] = []
     with ExitStack() as stack:
-        is_quick = options == [QUICK]
-        options = [] if is_quick else options
-        checks = [] if options else [Check(name, arguments, stack) for name, arguments in CHECKS]
+        is_tier = options in ([], [QUICK])
+        checks = [Check(name, arguments, stack) for name, arguments in CHECKS] if is_tier else []
         say("pytest")
         started = time.monotonic()
         ENDED_WITH.unlink(missing_ok=True)
-        tests = [*TESTS, *(WITHOUT_SLOW if is_quick else [])]
-        code = run([str(PYTHON), *(["-m", "pytest", *options] if options else tests)], beside=checks)
-        if not options and code and is_of_failed_tests(ENDED_WITH):
+        code = run([str(PYTHON), *tests_of(options)], beside=checks)
+        if is_tier and code and is_of_failed_tests(ENDED_WITH):
             say("pytest: what failed, alone")
             code = run([str(PYTHON), *ALONE], beside=checks)
         seconds = time.monotonic() - started
@@ -238,6 +236,13 @@ def run_tests(options: list[str]) -> int:
         package, purpose = SERVICES[program]
         print(f"absent  {program} (Debian: {package}): skipped {purpose}")
     return max((1 for _, code, _ in results if code), default=0)
+
+
+def tests_of(options: list[str]) -> list[str]:
+    """Return the arguments of Python for the whole suite, for its quick part, or for what the options name."""
+    if options == [QUICK]:
+        return [*TESTS, *WITHOUT_SLOW]
+    return ["-m", "pytest", *options] if options else TESTS
 
 
 def is_of_failed_tests(ended_with: Path) -> bool:

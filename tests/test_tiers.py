@@ -1,11 +1,14 @@
 """Both tiers have what they promise: nothing in the list is gone, and `make test` has a story of each kind."""
 
 import ast
+import shutil
+import subprocess
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
+import run
 from orchestrator.config.containers import RuntimeKind
 from tests import tiers
 from tests.support.stores.stores import STORES
@@ -61,3 +64,20 @@ def test_files_that_share_an_engine_are_one_unit_and_any_other_file_is_its_own()
     assert {tiers.unit(f"{file}::test_it[case]") for file in tiers.TOGETHER["docker"]} == {"docker"}
     assert tiers.unit("tests/orchestrator/runtimes/swarm/test_slots.py::test_it") == "swarm"
     assert tiers.unit("tests/test_tiers.py::test_it") == "tests/test_tiers.py"
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed (Debian: apt-get install make)")
+@pytest.mark.parametrize(
+    ("arguments", "command"), [([], "--quick"), (["ARGS=tests/x -k y"], "tests/x -k y"), (["ARGS=--lf"], "--lf")]
+)
+def test_make_runs_what_is_quick_unless_it_is_told_what_to_run(arguments: list[str], command: str) -> None:
+    shown = subprocess.run(["make", "-n", "test", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert shown.stdout == f"python3 run.py test {command}\n"
+
+
+def test_ci_runs_everything_and_a_quick_run_all_but_what_is_slow() -> None:
+    assert (ROOT / ".ci" / "run").read_text().splitlines()[-1] == "exec python3 run.py test"
+    assert run.tests_of([]) == run.TESTS
+    assert "slow" not in " ".join(run.TESTS)
+    assert run.tests_of([run.QUICK]) == [*run.TESTS, "-m", "not slow"]
+    assert run.tests_of(["tests/x", "-x"]) == ["-m", "pytest", "tests/x", "-x"]
