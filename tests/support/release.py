@@ -22,9 +22,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final, TextIO
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 import run
 from tests.support import man_pages, requirement_lists
 from tests.support.built_packages import LISTED, BuiltPackages, NotBuiltError, built_packages, run_apart
@@ -203,6 +200,9 @@ def artifacts(release: Release) -> BuiltPackages:
 
 def write_bill(release: Release) -> None:
     """Write the bill of materials: the locked packages of a user's environment, as CycloneDX. Raises `ReleaseError`."""
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator  # takes over a second, in each process that collects
+
     command = [sys.executable, "-m", "cyclonedx_py", "requirements", "--pyproject", "pyproject.toml"]
     options = ["--output-reproducible", "--no-validate", "--of", "JSON", str(LISTED)]
     done = run_apart([*command, *options], folder=ROOT, SOURCE_DATE_EPOCH=release.epoch, PYTHONWARNINGS="ignore")
