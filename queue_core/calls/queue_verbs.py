@@ -62,6 +62,9 @@ class Purge(Change[int]):
     tags: TagFilter = ANY
     dead: Literal["keep", "only"] = "keep"
 
+    def check(self) -> None:
+        check_filter(self.tags)
+
     def run(self, work: "UnitOfWork", by: str) -> int:
         return work.purge(self.queue, self.tags, dead=self.dead, removal=TaskRemoval(f"purged by {by}"))
 
@@ -167,6 +170,9 @@ class ReadStats(Query[QueueStats]):
     queue: str
     tags: TagFilter = ANY
 
+    def check(self) -> None:
+        check_filter(self.tags)
+
     def run(self, work: "UnitOfWork") -> QueueStats:
         return work.stats(self.queue, self.tags)
 
@@ -217,6 +223,7 @@ class Peek(Query[Page]):
     payload_bytes: int = 0
 
     def check(self) -> None:
+        check_filter(self.tags)
         limits.check_page(self.limit, after=self.after, payload_bytes=self.payload_bytes)
 
     def run(self, work: "UnitOfWork") -> Page:

@@ -13,7 +13,7 @@ from queue_core.http_api import values
 from queue_core.http_api.values import Json
 from queue_core.stats import FinishedLease
 from queue_core.task import ANY, QueueSpec, TagFilter
-from queue_core.validation import check_storage_limit
+from queue_core.validation import check_filter, check_storage_limit
 from queue_core.verbs import Busy, Observation, ObservationQuery, Storage
 
 if TYPE_CHECKING:
@@ -198,6 +198,7 @@ class Observe(Query[Observation]):
     ahead_seconds: float = 0.0
 
     def check(self) -> None:
+        check_filter(self.tags)
         limits.check_cursor(self.after)
         limits.check_ahead_seconds(self.ahead_seconds)
 
