@@ -36,6 +36,7 @@ from queue_core.stores.bounded_page import bounded_page
 from queue_core.task import (
     ALL_STATES,
     ANY,
+    SOLO_WORKER_MARK,
     NewTask,
     QuarantinedTask,
     QueueSpec,
@@ -145,23 +146,28 @@ class UnitOfWork(Outbox):
         limits.check_add_count(len(tasks))
         beyond = check_new_tasks(tasks, now=self.now)
 
-        def check() -> None:
-            if beyond:
-                self._check_beyond(queue, beyond)
-            self._storage.check(self.transaction, tasks, now=self.now)
-
-        added = self._once(
-            call,
-            "add",
-            lambda transaction: transaction.add(queue, tasks, now=self.now),
-            check=check,
-            queue=queue,
-            adds=tasks,
-            encode=idempotency.encode_added,
-            decode=partial(idempotency.decode_added, len(tasks)),
-        )
+        if call is None:
+            self._check_room(queue, tasks, beyond)
+            added = self.transaction.add(queue, tasks, now=self.now)
+        else:
+            added = self._once(
+                call,
+                "add",
+                lambda transaction: transaction.add(queue, tasks, now=self.now),
+                check=lambda: self._check_room(queue, tasks, beyond),
+                queue=queue,
+                adds=tasks,
+                encode=idempotency.encode_added,
+                decode=partial(idempotency.decode_added, len(tasks)),
+            )
         self.record_added(queue, tasks, added)
         return added
+
+    def _check_room(self, queue: str, tasks: Sequence[NewTask], beyond: Sequence[NewTask]) -> None:
+        """Check tasks by the limits of the store, and `beyond`, some of them, by those of their queues."""
+        if beyond:
+            self._check_beyond(queue, beyond)
+        self._storage.check(self.transaction, tasks, now=self.now)
 
     def _check_beyond(self, queue: str, tasks: Sequence[NewTask]) -> None:
         """Check tasks that not every queue takes by the settings of theirs, which are read for no others."""
@@ -326,7 +332,7 @@ class UnitOfWork(Outbox):
     def _exchange(
         self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
     ) -> tuple[Granted, Sequence[str]]:
-        if quarantined_task_of(request.worker) is not None:
+        if SOLO_WORKER_MARK in request.worker and quarantined_task_of(request.worker) is not None:
             added, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
             granted = self._lease(transaction, queue, request)
         else:

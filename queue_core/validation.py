@@ -126,7 +126,8 @@ def check_filter(tags: object) -> None:
     """Raise an `InvalidRequestError` unless `tags` is a `TagFilter` with legal tags, not too many."""
     if not isinstance(tags, TagFilter):
         raise InvalidRequestError(f"tags must be a TagFilter, such as TagFilter.of('resize'): {tags!r}")
-    limits.check_tags(tags.tags)
+    if tags.tags:
+        limits.check_tags(tags.tags)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

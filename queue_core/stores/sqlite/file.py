@@ -323,7 +323,12 @@ class FileIdentity:
         if seen == self._unchanged:
             return
         for kind, opened in self._opened.items():
-            if (found := self._at(kind)) != opened:
+            found: os.stat_result | None
+            try:
+                found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
+            except OSError:
+                found = None
+            if found is None or (found.st_dev, found.st_ino) != opened:
                 self._unchanged = None
                 raise self._error(kind, found)
         is_trusted = self._clock.now() - folder.st_mtime_ns // 1000 > FOLDER_TIME_MICROSECONDS
@@ -338,12 +343,12 @@ class FileIdentity:
 
     def _at(self, kind: str) -> _FileId | None:
         try:
-            found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
+            found = Path(self._names[kind]).stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
-    def _error(self, kind: str, found: _FileId | None) -> StoreUnavailableError:
+    def _error(self, kind: str, found: object) -> StoreUnavailableError:
         became = "was moved or removed" if found is None else "was replaced by another file"
         return StoreUnavailableError(
             f"{self._path}{kind} {became} while it was open: no change is acknowledged, as it would be lost. "

@@ -20,7 +20,7 @@ from queue_core.stores.sqlite.rows import (
     by_ids,
     completed,
     load,
-    payload_of,
+    long_payload_of,
     ready_rows,
     spent_of,
     spent_text,
@@ -273,5 +273,5 @@ def _take_spent(
             ends[task_id], still = unspent_end(end, spent_of(spent), now=now)
             session.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))
         if payload is None:
-            payloads[task_id] = payload_of(session.connection, task_id, None)
+            payloads[task_id] = long_payload_of(session.connection, task_id)
     return ends, payloads

@@ -126,10 +126,8 @@ def stored_state(state: TaskState, priority: int) -> int:
     return -priority if state is TaskState.READY else int(state)
 
 
-def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None) -> bytes:
-    """Return a task's payload; None: it is a long one, and read from `payloads`."""
-    if payload is not None:
-        return payload
+def long_payload_of(connection: SqliteConnection, task_id: int) -> bytes:
+    """Return a task's long payload; a short one is in its row."""
     row = connection.execute("SELECT payload FROM payloads WHERE id = ?", (task_id,)).fetchone()
     assert row is not None, "it is written and deleted with its task"
     return bytes(row[0])
@@ -200,6 +198,13 @@ def remove_ids(session: SqliteSession, ids: list[int], *, long: list[int]) -> No
     if long:
         form, cells = among(long)
         session.cursor.execute(_REMOVE_PAYLOADS[form], cells)
+
+
+def remove_one(session: SqliteSession, task_id: int, *, is_long: bool) -> None:
+    """Delete one task, and its payload if that is long."""
+    session.cursor.execute(_REMOVE["one"], (task_id,))
+    if is_long:
+        session.cursor.execute(_REMOVE_PAYLOADS["one"], (task_id,))
 
 
 def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
@@ -341,7 +346,7 @@ def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
     """Return whether a lease of the queue has ended, or a delay is over."""
     ends: Instant | None
     begins: Instant | None
-    cells = (queue.id, queue.whole, int(session.counts.are_written))
+    cells = (queue.id, queue.whole, int(not session.counts.unwritten))
     ((ends, begins),) = session.cursor.execute(_DUE_AT, cells).fetchall()
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 

@@ -325,7 +325,11 @@ class SqliteSession:
 
     def record_all(self, queue: QueueRow, finished: list[Sample]) -> None:
         """Record finished leases, given as samples."""
-        self._finished.setdefault(queue.id, (queue, []))[1].extend(finished)
+        before = self._finished.get(queue.id)
+        if before is None:
+            self._finished[queue.id] = queue, [*finished]
+        else:
+            before[1].extend(finished)
 
     def write_samples(self) -> None:
         """Write the finished leases recorded so far."""
@@ -339,7 +343,8 @@ class SqliteSession:
 
     def write(self) -> None:
         """Write samples, answers and counters, right before the commit."""
-        self.write_samples()
+        if self._finished:
+            self.write_samples()
         if self.answers:
             self._keep_answers("\n".join(["", *self.answers.values(), ""]))
         catalog, last_id = self.catalog, self.next_id - 1
@@ -347,7 +352,8 @@ class SqliteSession:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
             catalog.counted_id = last_id
         catalog.next_id = self.next_id
-        self.counts.write(self.cursor, now=self.now)
+        if self.counts.unwritten:
+            self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
 

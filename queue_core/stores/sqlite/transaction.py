@@ -54,13 +54,17 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def _flushed(self) -> SqliteSession:
         """The session with all staged adds flushed; for all verbs but `add`."""
         session = self._session
-        if session.has_staged:
+        if session.staged_rows or session.staged:
             adds.flush(session)
         return session
 
     def _at(self, now: Instant) -> SqliteSession:
-        self._session.now = now
-        return self._flushed
+        """The same, at an instant."""
+        session = self._session
+        session.now = now
+        if session.staged_rows or session.staged:
+            adds.flush(session)
+        return session
 
     def _updated(self, outcome: T, now: Instant) -> T:
         """Update the lanes of limited queues whose tasks a verb changed, and return its outcome."""
@@ -123,7 +127,10 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return lease_ends.exchange(self._at(now), queue, deletions, request, now=now)
+        session = self._at(now)
+        if (exchanged := lease_ends.exchange_one(session, queue, deletions, request, now=now)) is not None:
+            return exchanged
+        return lease_ends.exchange(session, queue, deletions, request, now=now)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         session = self._at(now)
@@ -205,6 +212,8 @@ class SqliteTransaction(ChangeVerbs[Row]):
         return reads.live_leases(self._at(now), queue, limit=limit, now=now)
 
     def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        if not self._session.admitted:
+            return ()
         admitted, self._session.admitted = self._session.admitted, {}
         return [(*key, count) for key, count in admitted.items()]
 
