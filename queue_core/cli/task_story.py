@@ -11,6 +11,7 @@ from queue_core.clock import Instant, seconds_between
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.values import flat_json
 from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
+from queue_core.rare_fields import rare_json, shown_rare_fields
 from queue_core.stats import FinishedLease
 from queue_core.task import CELERY_ID_FORM, StoredTask, TaskState
 
@@ -192,8 +193,8 @@ def story_lines(
         yield f"  progress: {progress.fraction:.0%}{said}"
     if story.task is not None and story.task.checkpoint is not None:
         yield f"  checkpoint: {len(story.task.checkpoint):,} bytes, for its next lease"
-    if story.task is not None and story.task.headers:
-        yield f"  headers: {', '.join(f'{name}={text}' for name, text in story.task.headers.items())}"
+    if story.task is not None:
+        yield from (f"  {name}: {text}" for name, text in shown_rare_fields(story.task).items())
     if story.leases:
         yield "  leases that ended, oldest first:"
     for number, lease in zip(lease_ordinals(story.leases), story.leases, strict=True):
@@ -301,7 +302,8 @@ def _record_without_payload(task: StoredTask) -> dict[str, object]:
         "leases": task.leases,
         "worker": task.worker,
         "reason": task.reason,
-        "headers": dict(task.headers or {}),
+        "headers": {},
+        **rare_json(task),
         "attempts": [flat_json(attempt) for attempt in task.attempts],
         "progress": None if task.progress is None else flat_json(task.progress),
         "checkpoint_bytes": None if task.checkpoint is None else len(task.checkpoint),

@@ -9,6 +9,7 @@ from queue_core.attempts.attempt import failure_text
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
+from queue_core.rare_fields import set_rare_text
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres import queues, results
 from queue_core.stores.postgres.adds import etas_of, given, more_of, outcome_of
@@ -16,7 +17,7 @@ from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import Lease, TagFilter, headers_of, parse_token
+from queue_core.task import Lease, TagFilter, parse_token
 from queue_core.validation import check_lease_time
 from queue_core.verbs import (
     Deleted,
@@ -292,7 +293,7 @@ def _exchange_one(
         deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker, celery_id), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
-    eta, since, added_at, leased_at, leases, name, tag, payload, headers, checkpoint = granted
+    eta, since, added_at, leased_at, leases, name, tag, payload, rare, checkpoint = granted
     new = Lease(
         queue,
         f"_{task_id}" if name is None else name,
@@ -305,10 +306,10 @@ def _exchange_one(
         eta,
         since,
         added_at,
-        None if headers is None else headers_of(headers),
+        None,
         checkpoint,
     )
-    return deleted, Granted((new,))
+    return deleted, Granted((new if rare is None else set_rare_text(new, rare),))
 
 
 def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
@@ -338,26 +339,25 @@ def _in_lease_order(lost: VerbAnswerLostError, leases: Sequence[Row]) -> list[Ro
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
-    return tuple(
-        [
-            Lease(
-                queue,
-                f"_{row[0]}" if row[6] is None else row[6],
-                row[7],
-                row[8],
-                f"{row[0]}.{row[4]}",
-                worker,
-                row[5],
-                row[4],
-                row[1],
-                row[2],
-                row[3],
-                None if row[9] is None else headers_of(row[9]),
-                row[10],
-            )
-            for row in rows
-        ]
-    )
+    leases: list[Lease] = []
+    for row in rows:
+        lease = Lease(
+            queue,
+            f"_{row[0]}" if row[6] is None else row[6],
+            row[7],
+            row[8],
+            f"{row[0]}.{row[4]}",
+            worker,
+            row[5],
+            row[4],
+            row[1],
+            row[2],
+            row[3],
+            None,
+            row[10],
+        )
+        leases.append(lease if row[9] is None else set_rare_text(lease, row[9]))
+    return tuple(leases)
 
 
 def _deleted(

@@ -6,6 +6,7 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
+from queue_core.rare_fields import rare_text
 from queue_core.store import Kept
 from queue_core.stores.redis.adds import change_with_ids
 from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
@@ -29,7 +30,7 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
     cells: list[Cell] = [places]
     for task in restored:
         cells.append(pack_lease_record(task))
-        cells += pack_body(task.added_at, task.tag, task.name, task.payload, task.headers, task.priority)
+        cells += pack_body(task.added_at, task.tag, task.name, task.payload, rare_text(task), task.priority)
         cells += rare_parts(task)
     head = pack(">QH", now, len(tasks))
     data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))

@@ -8,6 +8,7 @@ from queue_core import semantics
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
+from queue_core.rare_fields import headers_of, set_rare_text
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
@@ -30,7 +31,7 @@ from queue_core.stores.sqlite.rows import (
     write_reports,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, headers_of, parse_token
+from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 
@@ -187,9 +188,9 @@ def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now
             False,
             "",
             now - added_at,
-            "" if headers is None else celery_id_of(headers_of(headers)),
+            "" if rare is None else celery_id_of(headers_of(rare)),
         )
-        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at, headers in rows
+        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at, rare in rows
     ]
 
 
@@ -301,7 +302,7 @@ def _lease_one(
         rows = session.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING
-    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, headers, checkpoint = rows[0]
+    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, rare, checkpoint = rows[0]
     if spent is not None:
         return Granted(take(session, queue, rows, seconds=seconds, worker=worker, now=now))
     end_at = Instant(now + round(seconds * MICROSECONDS))
@@ -324,7 +325,7 @@ def _lease_one(
         end_at,
         eta,
         added_at,
-        None if headers is None else headers_of(headers),
+        None,
         checkpoint,
     )
-    return Granted((granted,))
+    return Granted((granted if rare is None else set_rare_text(granted, rare),))

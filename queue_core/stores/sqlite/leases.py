@@ -9,6 +9,7 @@ from operator import itemgetter
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList
+from queue_core.rare_fields import set_rare_text
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
@@ -29,7 +30,7 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
 from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
-from queue_core.task import Lease, TagFilter, headers_of, lease_of
+from queue_core.task import Lease, TagFilter, lease_of
 from queue_core.validation import check_lease_time
 from queue_core.verbs import Granted, LeaseRequest, PayloadAllowance
 
@@ -238,25 +239,24 @@ def take(
 
     def leases() -> list[Lease]:
         found: list[Lease] = []
-        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload, headers, checkpoint in rows:
+        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload, rare, checkpoint in rows:
             leased_at = now if now > last_leased_at else last_leased_at + 1
-            found.append(
-                Lease(
-                    name,
-                    f"_{task_id}" if given is None else given,
-                    tags[tag_id],
-                    payloads[task_id] if payload is None else payload,
-                    f"{task_id}.{leased_at}",
-                    worker,
-                    number + 1,
-                    leased_at,
-                    ends.get(task_id, end),
-                    eta,
-                    added_at,
-                    None if headers is None else headers_of(headers),
-                    checkpoint,
-                )
+            granted = Lease(
+                name,
+                f"_{task_id}" if given is None else given,
+                tags[tag_id],
+                payloads[task_id] if payload is None else payload,
+                f"{task_id}.{leased_at}",
+                worker,
+                number + 1,
+                leased_at,
+                ends.get(task_id, end),
+                eta,
+                added_at,
+                None,
+                checkpoint,
             )
+            found.append(granted if rare is None else set_rare_text(granted, rare))
         return found
 
     return LazyList(len(rows), leases) if len(rows) > 1 else tuple(leases())

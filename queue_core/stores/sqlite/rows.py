@@ -14,12 +14,13 @@ from queue_core import semantics
 from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text, with_attempt
 from queue_core.clock import Instant, after
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
+from queue_core.rare_fields import set_rare_text
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Progress, StoredTask, TaskState, headers_of
+from queue_core.task import Progress, StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 MAX_EXPIRED_PER_CALL = 500
@@ -50,7 +51,7 @@ _WRITE_ENDED = (
 """Appends a line to the attempts, without the first where there are as many as are kept; parses none of them."""
 _REPORT = "UPDATE tasks SET progress = coalesce(?, progress), checkpoint = coalesce(?, checkpoint) WHERE id = ?"
 _REST = (
-    "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x''), headers, attempts, progress,"
+    "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x''), attempts, progress,"
     " checkpoint FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"
 )
 
@@ -95,7 +96,7 @@ def load(connection: SqliteConnection, queue: QueueRow, ids: list[int]) -> list[
 
 def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
     """Return the task of a row that was selected as `COLUMNS`, without what `completed` adds."""
-    return StoredTask(
+    task = StoredTask(
         row[0],
         queue.spec.name,
         b"",
@@ -111,9 +112,9 @@ def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
         row[9],
         spent_of(row[11]),
         row[13],
-        None if row[15] is None else headers_of(row[15]),
         priority=row[14] or 0,
     )
+    return task if row[15] is None else set_rare_text(task, row[15])
 
 
 def state_of(row: Row) -> TaskState:
@@ -136,17 +137,16 @@ def long_payload_of(connection: SqliteConnection, task_id: int) -> bytes:
 def completed(
     connection: SqliteConnection, task: StoredTask, *, payload_bytes: int = LARGEST_PAYLOAD_BYTES
 ) -> StoredTask:
-    """Return a task of `task_of` with its payload, cut to `payload_bytes`, headers, attempts, progress and checkpoint.
+    """Return a task of `task_of` with its payload, cut to `payload_bytes`, attempts, progress and checkpoint.
 
     An attempt that it has already is one that is not written yet, and follows those stored.
     """
     row = connection.execute(_REST, (payload_bytes, task.id)).fetchone()
     assert row is not None, "its row was read in the same transaction"
-    payload, headers, attempts, progress, checkpoint = row
+    payload, attempts, progress, checkpoint = row
     return replace(
         task,
         payload=payload,
-        headers=headers_of(headers),
         attempts=reduce(with_attempt, task.attempts, attempts_of(attempts)),
         progress=progress_of(progress),
         checkpoint=checkpoint,
