@@ -2,11 +2,10 @@
 
 A new one is an entry in `FIELDS` and a word in `has_rare_fields`; an attribute of `NewTask`, `StoredTask` and `Lease`,
 None where nothing was given; and a member of the forms in `server/schemas.py`. All else goes by the table: the check,
-the wires, the lines of an export, what commands show. A store keeps the rare fields of a task as one text, NULL for
-nearly all, which only this module reads and writes: a new field changes no store (ADR 131).
+the wires, the lines of an export, what commands show. A store keeps the rare fields of a task as one text
+(`stores/rare_text.py`), NULL for nearly all: a new field changes no store (ADR 131).
 """
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -42,11 +41,6 @@ HEADERS: Final = RareField("headers", check_headers, dict)
 FIELDS: Final[tuple[RareField, ...]] = (HEADERS,)
 """All rare fields, in the order in which they are written. Together, as JSON, they take at most 65,535 bytes."""
 
-_OTHERS = tuple(field for field in FIELDS if field is not HEADERS)
-_MARK = "="
-"""Before the name of each other field among the headers of a kept text: no header's name has it."""
-_MARKED = f'"{_MARK}'
-
 
 def has_rare_fields(task: HasRareFields) -> bool:
     """Return whether a task has any. It is asked of every task: no loop."""
@@ -81,38 +75,6 @@ def set_rare_json(task: T, found: Mapping[str, object]) -> T:
 def copy_rare_fields(task: HasRareFields, to: T) -> T:
     """Give a task or a lease that was just made the rare fields of a task, and return it."""
     return set_rare_json(to, rare_json(task))
-
-
-def rare_text(task: HasRareFields) -> str | None:
-    """Return the rare fields of a task as a store keeps them; None for none.
-
-    It is a JSON object of the headers, as it was before there were other fields; these stand among them, marked.
-    """
-    kept: dict[str, object] = dict(task.headers or {})
-    for field in _OTHERS:
-        if value := getattr(task, field.name):
-            kept[f"{_MARK}{field.name}"] = field.as_json(value)
-    return json.dumps(kept, ensure_ascii=False, separators=(",", ":")) if kept else None
-
-
-def set_rare_text(task: T, text: str) -> T:
-    """Set the rare fields of a task that was just made from what `rare_text` returned, and return it.
-
-    A field of a later version is left out.
-    """
-    headers = headers_of(text)
-    if _MARKED in text:
-        kept: dict[str, object] = json.loads(text)
-        set_rare_json(task, {field.name: kept.get(f"{_MARK}{field.name}") for field in _OTHERS})
-    if headers:
-        setattr(task, HEADERS.name, headers)
-    return task
-
-
-def headers_of(text: str) -> dict[str, str]:
-    """Return the headers alone of what `rare_text` returned."""
-    kept: dict[str, str] = json.loads(text)
-    return {name: one for name, one in kept.items() if not name.startswith(_MARK)} if _MARKED in text else kept
 
 
 def shown_rare_fields(task: HasRareFields) -> dict[str, str]:

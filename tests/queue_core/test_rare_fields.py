@@ -7,13 +7,11 @@ from queue_core.rare_fields import (
     FIELDS,
     check_rare_fields,
     has_rare_fields,
-    headers_of,
     rare_json,
-    rare_text,
     set_rare_json,
-    set_rare_text,
     shown_rare_fields,
 )
+from queue_core.stores.rare_text import headers_of, rare_text, set_rare_text
 from queue_core.task import Lease, NewTask, StoredTask
 
 HEADERS = {"a": 'x "=b":1 \\ ü', "b": ""}

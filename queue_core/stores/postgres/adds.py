@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.rare_fields import has_rare_fields, rare_text
+from queue_core.rare_fields import has_rare_fields
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.stores.rare_text import rare_text
 from queue_core.task import NewTask
 from queue_core.verbs import Added
 

@@ -9,7 +9,6 @@ from queue_core.attempts.attempt import failure_text
 from queue_core.clock import Instant
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
-from queue_core.rare_fields import set_rare_text
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres import queues, results
 from queue_core.stores.postgres.adds import etas_of, given, more_of, outcome_of
@@ -17,6 +16,7 @@ from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.task import Lease, TagFilter, parse_token
 from queue_core.validation import check_lease_time
 from queue_core.verbs import (

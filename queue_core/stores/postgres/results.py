@@ -6,10 +6,10 @@ from typing import Any
 
 from queue_core.attempts.attempt import attempts_of
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.rare_fields import set_rare_text
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.task import Progress, StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD, CELERY_ID = range(13)

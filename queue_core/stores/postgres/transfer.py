@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import Instant
-from queue_core.rare_fields import rare_text
 from queue_core.stores.postgres.adds import EXISTS, given
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.results import progress_text
 from queue_core.stores.postgres.session import PostgresSession
+from queue_core.stores.rare_text import rare_text
 from queue_core.task import StoredTask, TaskState
 from queue_core.verbs import Added, HeldName
 

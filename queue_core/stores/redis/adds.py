@@ -9,7 +9,8 @@ from redis.crc import key_slot
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
-from queue_core.rare_fields import has_rare_fields, rare_text
+from queue_core.rare_fields import has_rare_fields
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.redis.binary import pack_body, pack_bounds, pack_instants, parse_added
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell

@@ -9,9 +9,9 @@ from struct import Struct, pack
 
 from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
-from queue_core.rare_fields import set_rare_text
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.task import (
     Lease,
     NewTask,

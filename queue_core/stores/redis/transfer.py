@@ -6,8 +6,8 @@ from struct import Struct, pack, unpack_from
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
-from queue_core.rare_fields import rare_text
 from queue_core.store import Kept
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.redis.adds import change_with_ids
 from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
 from queue_core.stores.redis.calls import DATA, Calls

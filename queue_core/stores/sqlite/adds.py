@@ -11,7 +11,8 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
-from queue_core.rare_fields import has_rare_fields, rare_text
+from queue_core.rare_fields import has_rare_fields
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name

@@ -8,8 +8,8 @@ from queue_core import semantics
 from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
-from queue_core.rare_fields import headers_of, set_rare_text
 from queue_core.stats import FinishedLease
+from queue_core.stores.rare_text import headers_of, set_rare_text
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row

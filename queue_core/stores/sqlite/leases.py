@@ -9,8 +9,8 @@ from operator import itemgetter
 from queue_core import limits, semantics
 from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList
-from queue_core.rare_fields import set_rare_text
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
 from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, in_turns, next_tag

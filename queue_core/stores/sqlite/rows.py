@@ -14,9 +14,9 @@ from queue_core import semantics
 from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text, with_attempt
 from queue_core.clock import Instant, after
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
-from queue_core.rare_fields import set_rare_text
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import Instant
-from queue_core.rare_fields import rare_text
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import (
