@@ -102,7 +102,7 @@ async def asynchronous(url):
         return lease.note
 
 def served(store_url):
-    from queue_core.server.options import ServeOptions
+    from queue_core.server.base.options import ServeOptions
     from queue_core.server.server import ServerThread
     from queue_core.stores import open_store
     store = open_store(store_url)
