@@ -20,12 +20,12 @@ from orchestrator.export.settings import (
     ExportedSecret,
     Portable,
     arguments_of,
+    check_command,
     check_placeholders,
     check_program,
-    check_secrets,
     environment_of,
     portable,
-    secret_variables,
+    variables_of,
 )
 from queue_core.config.store_urls import scheme_of
 
@@ -62,7 +62,11 @@ def crema(request: ExportRequest) -> ExportedFiles:
         **{f"pool-{pool.name}.yaml": yaml_of(_worker_pool(request, pool, token)) for pool in pools.values()},
         CONFIG: yaml_of(_config(request, settings)),
     }
-    return ExportedFiles(files, found.warnings)
+    return ExportedFiles(
+        files,
+        found.warnings,
+        {_file_of(pool, name): text for pool in pools.values() for name, text in variables_of(pool).items()},
+    )
 
 
 def flaws_of(place: CloudRunPlace) -> list[str]:
@@ -100,7 +104,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         found.wrong((*path, "runtime"), why)
     check_program(pool, found)
     check_placeholders(pool, found)
-    check_secrets(pool, found, where="each instance has it from a secret of the project")
+    check_command(pool, found)
     if pool.grace > GRACE_SECONDS:
         why = f"{pool.grace:g} s are {GRACE_SECONDS:g} s here: Cloud Run kills an instance 10 s after SIGTERM"
         found.warn((*path, "grace"), why)
@@ -193,7 +197,7 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
     }
     if token is not None:
         container["env"] = [*_listed(container["env"]), _given("TOWLINE_TOKEN", token)]
-    for name in secret_variables(pool):
+    for name in variables_of(pool):
         place = {"secretKeyRef": {"name": _secret_of(pool, name), "key": "latest"}}
         container["env"] = [*_listed(container["env"]), {"name": name, "valueFrom": place}]
     if pool.cwd is not None and pool.containers is not None:
@@ -207,8 +211,13 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
 
 
 def _secret_of(pool: PoolSpec, variable: str) -> str:
-    """Return the name of the secret that has a variable of the pool's which may be secret."""
+    """Return the name of the secret that has a variable of the pool's."""
     return f"{worker_name(pool.name)}-{variable}"
+
+
+def _file_of(pool: PoolSpec, variable: str) -> str:
+    """Return the file that has the value of that secret, byte for byte."""
+    return f"variables/{pool.name}/{variable}"
 
 
 def _listed(value: object) -> list[object]:
@@ -271,8 +280,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     lines += [f"  {_from(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets]
     for pool in request.project.pools.values():
         lines += [
-            f'  printf %s "${name}" | {create} {_secret_of(pool, name)} --data-file=-'
-            for name in secret_variables(pool)
+            f"  {create} {_secret_of(pool, name)} --data-file={_file_of(pool, name)}" for name in variables_of(pool)
         ]
     lines += [
         f"  {create} {NAME}-settings --data-file={SETTINGS}",

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from orchestrator.config.pools import PoolSpec, bounds_of
-from orchestrator.export.keda import Manifests, manifests, secret_commands
+from orchestrator.export.keda import VARIABLES_FILE, Manifests, manifests, secret_commands, variables_files
 from orchestrator.export.kubernetes import CLIENT_LABEL, NAME, SECRET, Object, worker_name
 from orchestrator.export.request import ExportedFiles, ExportRequest, header, yaml_of
 from orchestrator.export.settings import PORT
@@ -66,7 +66,10 @@ def helm(request: ExportRequest) -> ExportedFiles:
         begin = f'{{{{- $pool := index .Values.pools "{name}" }}}}\n'
         files[f"templates/{name}.yaml"] = begin + _template(objects, _of_a_pool(name), expressions)
     files["templates/NOTES.txt"] = expressions.written("\n".join(_notes(request, made, namespace)) + "\n")
-    return ExportedFiles(files, made.warnings)
+    private = variables_files(request)
+    if private:  # it is applied by itself: Helm would keep it with the release, and package it with the chart
+        files[".helmignore"] = f"{VARIABLES_FILE}\n"
+    return ExportedFiles(files, made.warnings, private)
 
 
 _HEAD: Final = (
