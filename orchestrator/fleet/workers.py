@@ -400,6 +400,7 @@ def exited(
     cause, detail = cause_in(fleet, ended, held=held)
     if held:
         detail = detail_at_work(cause, detail)
+        cause = Cause.CRASHED if cause is Cause.FINISHED else cause  # no end is a good one that leaves a lease
     has_worked = bool(held) or worked == "yes"
     failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0
