@@ -12,6 +12,7 @@ from queue_core.console.pages.page import Act, ConsolePage, Give
 from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
 from queue_core.console.same_as import of_task
 from queue_core.console.served_tags import unserved_sentence
+from queue_core.console.task_names import named_by_celery
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
 from queue_core.limits import MAX_PAYLOAD_BYTES
@@ -71,11 +72,8 @@ async def _found(call: PageCall, queue: str, name: str) -> tuple[list[Json], lis
 
 async def _named_by_celery(call: PageCall, queue: str, celery_id: str, leases: list[Json]) -> str:
     """Return the name of the task with this id of Celery's, the one that is to be done where there are several."""
-    if call.keeps_payloads:  # who may not read payloads may not search them
-        body: Json = {"contains": f'"id":"{celery_id}"', "limit": 1}
-        found = await call.post(f"/v1/queues/{quoted(queue)}/search", body)
-        if tasks := cast("list[Json]", found["tasks"]):
-            return str(tasks[0]["name"])
+    if names := await named_by_celery(call, queue, celery_id):
+        return names[0]
     return str(leases[0]["name"]) if leases else ""
 
 
