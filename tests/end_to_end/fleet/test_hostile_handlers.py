@@ -29,26 +29,6 @@ def test_whatever_a_handler_raises_costs_one_attempt_and_no_worker(
 
 
 @pytest.mark.parametrize("start", ["executed", "forked"])
-@pytest.mark.parametrize("kind", ["def", "async def"])
-def test_a_handler_that_takes_all_memory_costs_one_attempt(
-    tmp_path: Path, kind: Literal["def", "async def"], start: str
-) -> None:
-    """The traceback keeps what the handler's variables hold, so little is left to report it with."""
-    top = "import os, resource"
-    body = """
-used = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE")
-resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
-kept = None
-while True:
-    kept = (kept, bytearray(1 << 16))
-"""
-    ways = BothWays(tmp_path, top, body, {}, kind=kind, queue=QueueSpec("q", max_leases=1))
-    left = ways.executed() if start == "executed" else ways.forked()
-    assert left.attempts == {str(n): ("raised",) for n in range(4)}
-    assert left.codes == (0, 0)
-
-
-@pytest.mark.parametrize("start", ["executed", "forked"])
 def test_memory_that_is_not_there_costs_one_attempt(tmp_path: Path, start: str) -> None:
     """With real errors of the interpreter: no memory, no stack."""
     body = "import asyncio\nawait asyncio.sleep(0)\nif n % 2:\n    bytearray(1 << 62)\ndef deep():\n    deep()\ndeep()"

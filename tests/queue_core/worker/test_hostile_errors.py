@@ -1,6 +1,7 @@
 """Whatever a handler raises costs its task one attempt, and ends it: an exception's own code can't stop a worker."""
 
 import json
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
@@ -10,7 +11,7 @@ from structlog.testing import capture_logs
 
 from queue_core.attempts import error_text
 from queue_core.attempts.attempt import MAX_TRACEBACK_CHARACTERS
-from queue_core.attempts.error_text import MAX_RAW_CHARACTERS
+from queue_core.attempts.error_text import MAX_RAW_CHARACTERS, without_traceback
 from queue_core.attempts.failures import failure_of
 from queue_core.attempts.redaction import redacted_traceback
 from queue_core.errors import AppError
@@ -170,6 +171,27 @@ def test_every_exception_has_a_failure_and_a_traceback(name: str) -> None:
     assert type(failure.error) is type(failure.message) is type(text) is str
     assert failure.outcome == "raised"
     assert len(text) < 20 * MAX_RAW_CHARACTERS
+
+
+def test_what_an_error_that_can_not_be_reported_holds_is_let_go() -> None:
+    """Where there is no memory, its handler's variables may hold all there is."""
+
+    class Held:
+        pass
+
+    def fill() -> weakref.ref[Held]:
+        held = Held()
+        try:
+            raise MemoryError  # noqa: TRY301
+        except MemoryError as error:
+            reported.append(error)
+            return weakref.ref(held)
+
+    reported = list[BaseException]()
+    held = fill()
+    assert held() is not None
+    without_traceback(reported[0])
+    assert held() is None
 
 
 def test_a_text_that_hangs_is_left_and_not_made_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
