@@ -395,7 +395,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         return call.answer_in(self._answers.get(call.session))
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._kept_always.get(session) or self._answers.get(session)

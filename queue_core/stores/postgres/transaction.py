@@ -206,7 +206,7 @@ class PostgresTransaction(ChangeVerbs[Row]):
         return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return admin.last_answer(self._session, session)

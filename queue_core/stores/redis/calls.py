@@ -21,7 +21,7 @@ from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, key_reused
 
 VERSION = 6
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
@@ -70,7 +70,7 @@ _BLOCKS = (
 _ENTRY = Struct(">HH")
 _CHANGED_MEANWHILE = b"x"
 _YES = ord("1")
-_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
+_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE, _REUSED = b"oumrlsk"
 
 
 @lru_cache(maxsize=1)
@@ -210,7 +210,7 @@ class IdempotentCalls(Calls):
         self.is_repeatable = True
         self.plain = calls.plain
         self.admitted = calls.admitted
-        self._is_repeat = call.is_repeat
+        self._call = call
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}
@@ -221,12 +221,19 @@ class IdempotentCalls(Calls):
         self._made[keys[0]] = self._made.get(keys[0], 0) + 1
         return self.client.call(verb, keys, args, call_id=(self._session, number))
 
-    def _number(self, key: str) -> int:
-        return self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+    def _number(self, key: str) -> int | str:
+        """Return the number of the next call, with the fingerprint of the client's behind it."""
+        number = self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+        return f"{number}{self._call.meaning}" if self._call.meaning else number
+
+    def _refuse(self, answer: bytes, worker: str) -> NoReturn:
+        if answer[0] == _REUSED:
+            raise key_reused(self._call)
+        super()._refuse(answer, worker)
 
     def changed_before(self, queue: str) -> bytes | None:
         """See `Calls.changed_before`."""
-        if not self._is_repeat:
+        if not self._call.is_repeat:
             return None
         key = key_of(queue)
         data = self.done(self.client.read("changed_before", (key,), (self._session, self._number(key))))
@@ -241,6 +248,7 @@ class IdempotentCalls(Calls):
 
     def close_call(self, queues: Sequence[str]) -> bool:
         """See `CallOnce.close_call`. Every later try has a lower number than the one that is noted here."""
-        args = (self._session, pack(">QQ", self._first, self._first + MAX_CALLS - 1))
+        numbers = pack(">QQ", self._first, self._first + MAX_CALLS - 1)
+        args = (self._session, numbers, self._call.meaning.removeprefix("#"))
         closed = [self.done(self.client.call("close_call", (key_of(queue),), args))[DATA:] for queue in queues]
         return all(one == b"1" for one in closed)

@@ -214,7 +214,7 @@ class RedisTransaction(ChangeVerbs[bytes]):
         return call.answer_in(self.last_answer(call.session))
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return transfer.last_answer(self._calls, session)

@@ -73,7 +73,7 @@ def _remember(catalog: CatalogCache, client: str, number: int) -> None:
 def record_answer(session: SqliteSession, call: ClientCall, answer: bytes) -> None:
     """See `Transaction.record_answer`. Transactions run one by one, so no other can have answered the call since."""
     session.has_changes = True
-    session.answers[call.session] = _line_of(call.session, call.number, answer.decode())
+    session.answers[call.session] = f"{call.session}/{call.number}/{call.meaning}{answer.decode()}"  # JSON: one line
     _remember(session.catalog, call.session, call.number)
     session.catalog.kept_answers += 1
     if session.catalog.kept_answers % TRIM_EVERY == 0:
@@ -85,11 +85,6 @@ def _answers_after(cursor: Cursor, row_id: int) -> Iterator[tuple[int, str, int]
     for found_id, kept in cursor.execute(_AFTER, (row_id,)).fetchall():
         for client, number in _CALL.findall(kept):
             yield found_id, client, int(number)
-
-
-def _line_of(client: str, number: int, answer: str) -> str:
-    """Return an answer as stored; `answer` is JSON, and so one line."""
-    return f"{client}/{number}/{answer}"
 
 
 def _is_forgotten(connection: SqliteConnection, *, since: Instant) -> bool:

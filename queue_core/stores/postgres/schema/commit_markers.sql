@@ -2,6 +2,7 @@
 
 -- The last committed call of each connection: the connection's random number (or that of a client's session), and the
 -- number of the call on it. The call itself writes its row, so no crash, failover or proxy can separate the two.
+-- meaning: the fingerprint of a client's call; NULL: it has none.
 -- Markers lie in parts of 256 calls, so that no row is updated for ever. There is one row of each connection: the call
 -- that begins a part deletes the last one.
 CREATE TABLE commit_markers (
@@ -12,6 +13,7 @@ CREATE TABLE commit_markers (
     is_closed bool NOT NULL DEFAULT false,
     ids int8[],
     part int8 NOT NULL DEFAULT 0,
+    meaning int8,
     PRIMARY KEY (connection, part)
 ) WITH (
     fillfactor = 10,
@@ -28,13 +30,14 @@ $$;
 
 -- Leave the marker of a call, in the call's own transaction. ids: see `added_ids`; NULL: the call was no `add`. Always
 -- returns true, as assigning a result calls a function without a query around it.
-CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool
+CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL, meaning int8 DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql AS $$
 DECLARE
     last record;
 BEGIN
     UPDATE towline.commit_markers AS m
-    SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids
+    SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids,
+        meaning = set_commit_marker.meaning
     WHERE m.connection = set_commit_marker.connection AND m.part = set_commit_marker.call >> 8
         AND m.call < set_commit_marker.call AND NOT m.is_closed;
     IF NOT FOUND THEN
@@ -53,9 +56,9 @@ BEGIN
             RAISE 'a later call was made' USING ERRCODE = 'unique_violation';
         END IF;
         -- If the marker was closed, or a later call left it, this fails, and the call with it.
-        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids) VALUES (
+        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids, meaning) VALUES (
             set_commit_marker.connection, set_commit_marker.call >> 8, set_commit_marker.call, pg_current_xact_id(),
-            now(), set_commit_marker.ids
+            now(), set_commit_marker.ids, set_commit_marker.meaning
         );
     END IF;
     RETURN true;

@@ -217,7 +217,7 @@ local KEPT_SECONDS = 600                  -- answers, at least
 
 -- All files after the next two are blocks of their own, as Lua allows 200 locals in all; the functions that a block
 -- defines for later ones are declared here.
-local repeated_answer, kept_answer, reads, changes, changes_beside
+local numbered, repeated_answer, kept_answer, reads, changes, changes_beside
 local is_set, spec_of, use_priority, with_kept, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, counts_for, counters_of, change, note,
   flush, finish
 local TAKE, PLACE, take_delayed, take_leased, take_dead, entered, put, put_waiting,

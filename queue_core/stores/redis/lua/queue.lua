@@ -14,7 +14,7 @@ local function new_queue(key, now, cells)
     key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec,
     touched = spec.is_limited and {}, ended = 0,  -- `admitted` and `beside` are set where they are needed
     stored = 0, packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
-    session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
+    session = false, number = false, meaning = false, noted_at = false, cells_read = false, samples = false, writes = false
   }
 end
 
@@ -41,10 +41,11 @@ function open_fenced(key, now, args, worker, fields)
   end
   local queue, refusal = new_queue(key, now, cells)
   if not queue then return nil, refusal end
-  queue.session, queue.number, queue.cells_read = session, tonumber(args[2]), cells
+  queue.session, queue.cells_read = session, cells
+  queue.number, queue.meaning = numbered(args[2])
   local kept = cells[4]
   if kept then
-    local answer = repeated_answer(key, kept, queue.number, now)
+    local answer = repeated_answer(key, kept, queue.number, now, queue.meaning)
     if answer then return nil, answer end
     queue.noted_at = parse('>I8', kept, 9)
   end
@@ -222,7 +223,7 @@ function finish(queue, answer, before, leases)
   if queue.session then
     local noted_at = queue.noted_at
     if not noted_at or queue.now - noted_at > 60e6 or queue.now < noted_at then note_session(queue) end
-    set(queue, queue.session, kept_answer(queue.number, queue.noted_at, answer, before, leases))
+    set(queue, queue.session, kept_answer(queue.number, queue.noted_at, queue.meaning, answer, before, leases))
   end
   flush(queue)
   if new_tags then
