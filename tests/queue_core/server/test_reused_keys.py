@@ -169,3 +169,17 @@ def test_a_key_belongs_to_the_token_that_it_was_used_with(kind: str) -> None:
             assert leased[1]["leases"][0]["token"] not in json.dumps(stolen[1])
         again = ask(server, "POST", f"{path}lease", BODIES["lease"], "session/1/1", token="token-of-ann")
         assert [one["name"] for one in again[1]["leases"]] == [one["name"] for one in leased[1]["leases"]]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in STORES if kind != "memory"])
+def test_a_key_is_known_after_a_restart_and_at_another_server(kind: str) -> None:
+    url, path = new_url(kind), f"/v1/queues/{QUEUE}/add"
+    with a_server(open_store(url), spec=QueueSpec(QUEUE)) as server:
+        first = ask(server, "POST", path, BODIES["add"], "session/1/0")
+    with a_server(open_store(url), spec=QueueSpec(QUEUE)) as here, a_server(open_store(url)) as there:
+        for server in (here, there):
+            assert ask(server, "POST", path, BODIES["add"], "session/1/1") == first
+            for age in (0, 1):
+                assert refusal_of(ask(server, "POST", path, OTHER_BODIES["add"], f"session/1/{age}")) == REUSED
+        stats = QueueService(there.store).read(lambda work: work.stats(QUEUE, ANY))
+        assert stats.added_total == 1
