@@ -72,7 +72,9 @@ def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done
         return known
     number = known.pieces + 1
     try:
-        with recognised(work, ClientCall(session, number, is_repeat=True, meaning=call.meaning)) as by_verb:
+        age_seconds = call.age_seconds if call.is_repeat else 0
+        piece_call = ClientCall(session, number, True, age_seconds, call.meaning)  # noqa: FBT003 - it may be one
+        with recognised(work, piece_call) as by_verb:
             count, is_over = run(Piece(work, known.pieces, f"{session}.{known.pieces}" if by_verb else ""))
     except (StoreError, KeyReusedError):
         raise

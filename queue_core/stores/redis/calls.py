@@ -42,6 +42,10 @@ DATA = 2
 """The index at which the data of an answer begin: behind a letter and flags."""
 MAX_CALLS = 64
 """The most calls of one queue's functions that one call of a client makes."""
+# What callers can make one queue keep, at most; of more, the oldest sessions and any workers are forgotten.
+MAX_SEEN_WORKERS = 100_000
+MAX_SESSIONS = 20_000
+MAX_ANSWER_BYTES = 64 << 20
 
 _SHARED = ("base", "wake", "records")
 _BLOCKS = (
@@ -70,7 +74,7 @@ _BLOCKS = (
 _ENTRY = Struct(">HH")
 _CHANGED_MEANWHILE = b"x"
 _YES = ord("1")
-_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE, _REUSED = b"oumrlsk"
+_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE, _REUSED, _FORGOTTEN = b"oumrlskf"
 
 
 @lru_cache(maxsize=1)
@@ -80,6 +84,8 @@ def library() -> FunctionLibrary:
     texts = {name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in (*_SHARED, *_BLOCKS)}
     blocks = [texts[name] for name in _SHARED] + [f"do\n{texts[name]}end\n" for name in _BLOCKS]
     source = "\n".join(blocks)
+    bounds = f"calls = {MAX_CALLS}, workers = {MAX_SEEN_WORKERS}, sessions = {MAX_SESSIONS}"
+    source = f"local MOST = {{ {bounds}, kept_bytes = {MAX_ANSWER_BYTES} }}\n{source}"
     name = f"towline_{VERSION}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
     return FunctionLibrary(f"{name}_", f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{source}")
 
@@ -183,6 +189,11 @@ class Calls:
             check_lease_time(parse_settings("the queue", rest[8:]), seconds)
         if letter == _STALE:
             raise OutcomeUnknownError("a later call of the same session was answered already; look before repeating")
+        if letter == _FORGOTTEN:
+            raise OutcomeUnknownError(
+                "this call was first sent too long ago, or very many others were made since: it is no longer known "
+                "whether it took effect; check before repeating it"
+            )
         raise StoreCorruptError(f"{self.client.url}: a Redis function gave an unknown answer: {chr(letter)!r}")
 
     def unknown(self, name: str) -> UnknownQueueError:
@@ -222,9 +233,11 @@ class IdempotentCalls(Calls):
         return self.client.call(verb, keys, args, call_id=(self._session, number))
 
     def _number(self, key: str) -> int | str:
-        """Return the number of the next call, with the fingerprint of the client's behind it."""
-        number = self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
-        return f"{number}{self._call.meaning}" if self._call.meaning else number
+        """Return the number of the next call; behind it the fingerprint of the client's, and the age of a repeat."""
+        call, number = self._call, self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+        if call.is_repeat and call.age_seconds:
+            return f"{number}{call.meaning}@{call.age_seconds}"
+        return f"{number}{call.meaning}" if call.meaning else number
 
     def _refuse(self, answer: bytes, worker: str) -> NoReturn:
         if answer[0] == _REUSED:
