@@ -15,7 +15,14 @@ from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_
 from queue_core.changes import READY_OR_HELD, Selector, Transition
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errors import KeyReusedError, PermissionDeniedError, QueueError, StoreError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import (
+    KeyReusedError,
+    PermissionDeniedError,
+    QueueError,
+    StoreError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
@@ -211,7 +218,7 @@ class UnitOfWork(Outbox):
                 return checked()
             except idempotency.UNFIT as error:
                 raise key_reused(call) from error
-        kept = transaction.answer_of(call, now=self.now)
+        kept = call.answer_in(transaction.last_answer(call.session))  # the store has others itself
         if kept is not None:
             idempotency.raise_refusal(kept)
         try:

@@ -263,6 +263,14 @@ def key_reused(call: ClientCall) -> KeyReusedError:
     )
 
 
+def too_old(call: ClientCall) -> OutcomeUnknownError:
+    """Return the error for a repeat whose answer may be forgotten."""
+    return OutcomeUnknownError(
+        f"this call was first sent {call.age_seconds} s ago, too long ago or with very many others since: it is no "
+        "longer known whether it took effect; check before repeating it"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PeekQuery:
     """The arguments of `Transaction.peek`, as a store passes them on."""

@@ -53,7 +53,8 @@ RunPiece = Callable[[Piece], tuple[int, bool]]
 def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done: CallProgress) -> CallProgress:
     """Run the next piece of a call, unless it is over; return how far it is then.
 
-    Raises `KeyReusedError` when its number is another call's, of those that have pieces.
+    Raises `KeyReusedError` when its number is another call's, of those that have pieces, and `OutcomeUnknownError` when
+    what a repeat's first try did may be forgotten.
 
     Args:
         done: how far a call without a key is.
@@ -64,7 +65,9 @@ def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done
     session = session_of(call)
     last = work.transaction.last_answer(session)
     known = CallProgress()
-    if last is not None:
+    if last is None and call.is_repeat:
+        work.transaction.check_kept(call, now=work.now)
+    elif last is not None:
         kept = call.answer_of(last[1])
         raise_refusal(kept)
         known = CallProgress(last[0], *from_json(kept))

@@ -260,11 +260,9 @@ class HttpCaller:
         Raises `StoreUnavailableError` when there is no response and nothing was changed, `OutcomeUnknownError` when the
         request may have taken effect.
         """
-        data = b"" if body is None else body_bytes(body)
         own_session = self._take_session() if repeat == "keyed" and session is None else None
         session = session or own_session
-        if session is not None and session.sent is not None:
-            data = session.sent
+        data = _data_of(body, session)
         is_in_doubt = session is not None and session.sent_at is not None
         ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
@@ -364,6 +362,13 @@ class HttpCaller:
         return StoreUnavailableError(
             f"can't reach {masked(self.url)}: {error}; is `towline serve` or `towline up` running?"
         )
+
+
+def _data_of(body: Json | None, session: Session | None) -> bytes:
+    """Return the body of a request as it is sent; that of the first try where this may be a repeat."""
+    if session is not None and session.sent is not None:
+        return session.sent
+    return b"" if body is None else body_bytes(body)
 
 
 def _raise_in_doubt(response: HttpResponse) -> NoReturn:

@@ -114,9 +114,7 @@ async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStat
     now = _now(core)
     await _check(core, call, "update")
     name = call.path["schedule"]
-    done = await change(
-        core, call, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now)
-    )
+    done = await change(core, call, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now))
     log_change(call, "resume schedule")
     return done
 

@@ -96,9 +96,7 @@ class AutocommitRunner:
         self._pool = pool
         self._connection = connection
 
-    def rows(
-        self, statement: Statement, values: tuple[object, ...], marker: Marker | None = None
-    ) -> list[Row]:
+    def rows(self, statement: Statement, values: tuple[object, ...], marker: Marker | None = None) -> list[Row]:
         """Run a statement and commit it; the marker follows its values: the connection's, or a client's.
 
         Raises the driver's errors and `StoreUnavailableError` when nothing took effect; `VerbAnswerLostError`;
@@ -107,7 +105,9 @@ class AutocommitRunner:
         connection = self._connection
         connection.calls += 1
         try:
-            return connection.runner.call(statement, (*values, *(marker or (connection.marker, connection.calls, None))))
+            return connection.runner.call(
+                statement, (*values, *(marker or (connection.marker, connection.calls, None)))
+            )
         except psycopg.Error as error:
             if connection.driver.pgconn.status == pq.ConnStatus.OK:
                 raise

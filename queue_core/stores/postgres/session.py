@@ -19,7 +19,7 @@ from queue_core.stores.postgres.commit_markers import (
 )
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, too_old
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
@@ -29,7 +29,9 @@ _READ_MARKER = Statement(
     (pack.int8,),
 )
 _SET_MARKER = Statement(
-    "towline_set_commit_marker", "SELECT towline.set_commit_marker($1, $2, $3, $4)", (pack.int8, pack.int8, pack.int8s, pack.int8)
+    "towline_set_commit_marker",
+    "SELECT towline.set_commit_marker($1, $2, $3, $4)",
+    (pack.int8, pack.int8, pack.int8s, pack.int8),
 )
 _MOVE_MARKER = Statement(
     "towline_move_commit_marker",
@@ -37,6 +39,13 @@ _MOVE_MARKER = Statement(
     " WHERE connection = $1 AND call = $2 AND NOT is_closed",
     (pack.int8, pack.int8, pack.int8s),
 )
+_IS_FORGOTTEN = Statement(
+    "towline_is_forgotten",
+    "SELECT $1::float8 > 86400 OR f.last_value >= (extract(epoch FROM clock_timestamp()) - $1::float8) * 1000000"
+    " FROM towline.forgotten_at AS f",
+    (pack.float8,),
+)
+"""A day: see `forget_commit_markers`."""
 _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
@@ -153,12 +162,21 @@ class PostgresSession:
         self.leave_marker(call, ())
         return True
 
+    def check_kept(self, call: ClientCall) -> None:
+        """Raise `OutcomeUnknownError` for a repeat that left nothing, if what its first try left may be forgotten."""
+        if not call.age_seconds:
+            return
+        ((is_forgotten,),) = self.rows(_IS_FORGOTTEN, float(call.age_seconds))
+        if is_forgotten:
+            raise too_old(call)
+
     def _find_earlier(self, call: ClientCall) -> None:
         """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did,
         `KeyReusedError` if another one of its number did."""
         session, number, _ = marker_of(call)
         found = self.rows(_READ_MARKER, session)
         if not found or found[0][0] < number:
+            self.check_kept(call)
             return
         last, xid, ids, meaning = found[0]
         call.answer_in((last, b""))

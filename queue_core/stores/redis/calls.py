@@ -21,7 +21,7 @@ from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
-from queue_core.verbs import ClientCall, key_reused
+from queue_core.verbs import ClientCall, key_reused, too_old
 
 VERSION = 6
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
@@ -189,11 +189,6 @@ class Calls:
             check_lease_time(parse_settings("the queue", rest[8:]), seconds)
         if letter == _STALE:
             raise OutcomeUnknownError("a later call of the same session was answered already; look before repeating")
-        if letter == _FORGOTTEN:
-            raise OutcomeUnknownError(
-                "this call was first sent too long ago, or very many others were made since: it is no longer known "
-                "whether it took effect; check before repeating it"
-            )
         raise StoreCorruptError(f"{self.client.url}: a Redis function gave an unknown answer: {chr(letter)!r}")
 
     def unknown(self, name: str) -> UnknownQueueError:
@@ -242,6 +237,8 @@ class IdempotentCalls(Calls):
     def _refuse(self, answer: bytes, worker: str) -> NoReturn:
         if answer[0] == _REUSED:
             raise key_reused(self._call)
+        if answer[0] == _FORGOTTEN:
+            raise too_old(self._call)
         super()._refuse(answer, worker)
 
     def changed_before(self, queue: str) -> bytes | None:

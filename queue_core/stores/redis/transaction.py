@@ -216,6 +216,9 @@ class RedisTransaction(ChangeVerbs[bytes]):
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:  # noqa: ARG002 - Redis forgets by its own clock
+        transfer.check_kept(call)
+
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return transfer.last_answer(self._calls, session)
 

@@ -14,7 +14,7 @@ from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import session_key
 from queue_core.task import StoredTask
-from queue_core.verbs import Added, HeldName
+from queue_core.verbs import Added, ClientCall, HeldName, too_old
 
 _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")
@@ -55,6 +55,12 @@ def hold_names(calls: Calls, queue: str, names: Sequence[HeldName], *, now: Inst
     for held in names:
         cells += (held.name, pack(">Q", held.until))
     calls.change("hold_names", queue, pack(">Q", now), *cells)
+
+
+def check_kept(call: ClientCall) -> None:
+    """See `Transaction.check_kept`."""
+    if call.age_seconds > _ANSWER_KEPT_SECONDS:
+        raise too_old(call)
 
 
 def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:

@@ -1,4 +1,4 @@
-"""A key that was used for another call is refused, names itself, and changes nothing; an equal repeat is answered as before.
+"""A key that was used for another call is refused, names itself and changes nothing; an equal repeat gets its answer.
 
 The endpoints are those of the server's own table: a new one is judged here. Every store keeps the fingerprint of a call
 with its answer.

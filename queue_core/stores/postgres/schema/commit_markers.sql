@@ -14,6 +14,7 @@ CREATE TABLE commit_markers (
     ids int8[],
     part int8 NOT NULL DEFAULT 0,
     meaning int8,
+    place int8,
     PRIMARY KEY (connection, part)
 ) WITH (
     fillfactor = 10,
@@ -21,6 +22,9 @@ CREATE TABLE commit_markers (
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Find the markers of clients' calls that were made longest ago.
+CREATE INDEX commit_markers_place ON commit_markers (place) WHERE place IS NOT NULL;
 
 -- Return the ids that `set_commit_marker` keeps of an `add`: for a task whose name was refused, its outcome, below 0.
 CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
@@ -34,10 +38,13 @@ CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT
 LANGUAGE plpgsql AS $$
 DECLARE
     last record;
+    kibibytes CONSTANT int4 := CASE WHEN set_commit_marker.meaning IS NULL THEN 0 ELSE coalesce(cardinality(ids), 0) / 128 END;
+    new_place int8;
 BEGIN
     UPDATE towline.commit_markers AS m
     SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids,
-        meaning = set_commit_marker.meaning
+        meaning = set_commit_marker.meaning,
+        place = CASE WHEN kibibytes > 0 THEN towline.take_place(kibibytes) ELSE m.place END
     WHERE m.connection = set_commit_marker.connection AND m.part = set_commit_marker.call >> 8
         AND m.call < set_commit_marker.call AND NOT m.is_closed;
     IF NOT FOUND THEN
@@ -56,10 +63,16 @@ BEGIN
             RAISE 'a later call was made' USING ERRCODE = 'unique_violation';
         END IF;
         -- If the marker was closed, or a later call left it, this fails, and the call with it.
-        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids, meaning) VALUES (
+        IF set_commit_marker.meaning IS NOT NULL THEN
+            new_place := towline.take_place(kibibytes);
+        END IF;
+        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids, meaning, place) VALUES (
             set_commit_marker.connection, set_commit_marker.call >> 8, set_commit_marker.call, pg_current_xact_id(),
-            now(), set_commit_marker.ids, set_commit_marker.meaning
+            now(), set_commit_marker.ids, set_commit_marker.meaning, new_place
         );
+        IF new_place > 100000 THEN
+            PERFORM towline.forget_answers(new_place - 100000);
+        END IF;
     END IF;
     RETURN true;
 END $$;
