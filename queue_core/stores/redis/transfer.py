@@ -20,6 +20,8 @@ _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")
 _ONE = ord("1")
 _ANSWER_KEPT_SECONDS = 2 * 86_400
+CALL_KEPT_SECONDS = 3_600
+"""How long an answer to a client's call is kept in a key of its own."""
 _ALWAYS_SECONDS = 100 * 366 * 86_400
 
 
@@ -69,9 +71,11 @@ def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
     return (int.from_bytes(kept[:8], "big"), kept[8:]) if isinstance(kept, bytes) else None
 
 
-def keep_answer(calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days") -> None:
+def keep_answer(
+    calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days", seconds: int = _ANSWER_KEPT_SECONDS
+) -> None:
     """See `Transaction.keep_answer`."""
-    args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else _ANSWER_KEPT_SECONDS)
+    args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else seconds)
     data = calls.done(calls.send("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)
