@@ -241,7 +241,7 @@ MEANING_BYTES: Final = 17
 
 
 def meaning_of(about: str, body: bytes | bytearray, *, by: bytes = b"") -> str:
-    """Return the fingerprint of a call.
+    """Return the fingerprint of a call, by which its key is known to be its own (ADR 126).
 
     Args:
         about: what is called: verb and queue, or endpoint, path and query.
