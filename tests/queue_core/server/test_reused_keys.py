@@ -16,8 +16,9 @@ from queue_core.client import HttpQueue
 from queue_core.errors import KeyReusedError
 from queue_core.http_api.caller import Session
 from queue_core.local import LocalQueues
+from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
-from queue_core.server.options import AccessToken, Role, ServeOptions
+from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import ANY, QueueSpec

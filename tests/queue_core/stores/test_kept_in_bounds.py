@@ -8,8 +8,10 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from queue_core.calls.locally import pieces_of
 from queue_core.calls.once import once
-from queue_core.calls.pieces import CallProgress, next_piece, purge_pieces
+from queue_core.calls.pieces import CallProgress, next_piece
+from queue_core.calls.queue_verbs import Purge
 from queue_core.clock import START, Instant
 from queue_core.errors import OutcomeUnknownError, WorkerRetiredError
 from queue_core.service import QueueService
@@ -19,7 +21,7 @@ from queue_core.stores.redis import calls as redis_calls
 from queue_core.stores.sqlite import idempotency as sqlite_idempotency
 from queue_core.stores.sqlite import session as sqlite_session
 from queue_core.stores.sqlite import workers as sqlite_workers
-from queue_core.task import ANY, NewTask
+from queue_core.task import NewTask
 from queue_core.verbs import ClientCall, meaning_of
 from tests.support.stores.stores import opened
 from tests.support.stores.task_builders import QUEUE, a_queue, at, lease, stats
@@ -193,7 +195,7 @@ def test_what_a_file_keeps_of_calls_in_pieces_is_bounded(tmp_path: Path, monkeyp
 
     def purge(store: Store, number: int, *, is_repeat: bool = False) -> CallProgress:
         call = ClientCall("s", number, is_repeat, 30, meaning_of("purge", b""))
-        pieces = purge_pieces(QUEUE, ANY, dead="keep", by="somebody")
+        pieces = pieces_of(Purge(QUEUE), by="somebody")
         return QueueService(store).run(lambda work: next_piece(work, call, pieces, done=CallProgress()))
 
     with opened("sqlite", tmp_path) as store:

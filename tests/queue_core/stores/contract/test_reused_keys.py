@@ -5,8 +5,10 @@ from typing import Any, Final
 
 import pytest
 
+from queue_core.calls.locally import pieces_of
 from queue_core.calls.once import once
-from queue_core.calls.pieces import next_piece, purge_pieces
+from queue_core.calls.pieces import next_piece
+from queue_core.calls.queue_verbs import Purge
 from queue_core.errors import KeyReusedError, StoreUnavailableError
 from queue_core.server.fast_path import RepeatableOperation
 from queue_core.service import QueueService
@@ -114,7 +116,7 @@ def test_a_purge_of_other_tags_under_a_used_number_purges_nothing(store: Store) 
     run(store, lambda work: work.add(QUEUE, [NewTask(b"x", tag="red"), NewTask(b"y", tag="blue")]))
 
     def purge(tag: str, meaning: str) -> int:
-        pieces = purge_pieces(QUEUE, TagFilter.of(tag), dead="keep", by="somebody")
+        pieces = pieces_of(Purge(QUEUE, TagFilter.of(tag)), by="somebody")
         call = ClientCall("s", 7, is_repeat=True, meaning=meaning)
         done = run(store, lambda work: next_piece(work, call, pieces, done=None))  # type: ignore[arg-type]
         return int(done.total)
