@@ -5,6 +5,7 @@ QueueError
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
 │   ├── InvalidArgumentsError        correct the arguments: the message names the function and the field
+│   ├── KeyReusedError               give the call a number of its own: its Idempotency-Key is another call's
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
 │       └── CutShortError            complete the file, then go on
@@ -75,6 +76,13 @@ class InvalidSettingError(InvalidRequestError):
 
 class InvalidArgumentsError(InvalidRequestError):
     """The arguments of a task don't fit its function; the message names the function, the field and the reason."""
+
+
+class KeyReusedError(InvalidRequestError):
+    """An `Idempotency-Key` was used before for another call: for another path, body or token.
+
+    This call changed nothing, and the first keeps its answer.
+    """
 
 
 class TaskTooLargeError(InvalidRequestError):

@@ -313,6 +313,9 @@ class Transaction(Protocol):
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         """Record the answer (JSON) to a call in place of its session's previous one; see `keep_answer`."""
 
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        """Raise `OutcomeUnknownError` where what `keep_answer` kept for a repeat's first try may be forgotten."""
+
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         """Return the number and the answer of a session's last call that `keep_answer` recorded."""
 

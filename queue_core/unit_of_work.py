@@ -15,7 +15,14 @@ from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_
 from queue_core.changes import READY_OR_HELD, Selector, Transition
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errors import PermissionDeniedError, QueueError, StoreError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import (
+    KeyReusedError,
+    PermissionDeniedError,
+    QueueError,
+    StoreError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
@@ -72,6 +79,7 @@ from queue_core.verbs import (
     Renewal,
     Renewed,
     handed_over,
+    key_reused,
 )
 
 PURGE_CHUNK = 1000
@@ -209,16 +217,16 @@ class UnitOfWork(Outbox):
             try:
                 return checked()
             except idempotency.UNFIT as error:
-                raise idempotency.key_reused(call) from error
-        kept = transaction.answer_of(call, now=self.now)
+                raise key_reused(call) from error
+        kept = call.answer_in(transaction.last_answer(call.session))  # the store has others itself
         if kept is not None:
             idempotency.raise_refusal(kept)
         try:
             return checked()
-        except StoreError:
+        except (StoreError, KeyReusedError):
             raise
         except idempotency.UNFIT as error:
-            raise idempotency.key_reused(call) from error
+            raise key_reused(call) from error
         except QueueError as error:
             queues = [queue, *[task.queue for task in adds if task.queue]]
             if deduplicating.close_call(queues):  # its first try may still come, and would take effect

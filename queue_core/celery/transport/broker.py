@@ -191,7 +191,7 @@ class KombuBroker:
             if self._served is not None:
                 self._served.queue_for(name, session).add(tasks)
             elif self._opened is not None:
-                self._opened.add(name, tasks, client_call(session, now=began_at))
+                self._opened.add(name, tasks, client_call(session, name, tasks, now=began_at))
         except OutcomeUnknownError:
             if session.sent_at is None:
                 session.sent_at = began_at

@@ -36,6 +36,7 @@ from queue_core.verbs import (
     Renewal,
     Renewed,
     Storage,
+    too_old,
 )
 
 MAX_SESSIONS = 20_000
@@ -58,6 +59,9 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
+        self._answered_at: dict[str, Instant] = {}
+        self._forgotten_at: Instant | None = None
+        """When the last of the answers was kept that had to be forgotten, as there were too many."""
         self._answer_bytes = 0
         self._kept_always: dict[str, tuple[int, bytes]] = {}
 
@@ -391,11 +395,19 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
-    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
-        return call.answer_in(self._answers.get(call.session))
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        last = self._answers.get(call.session)
+        if last is None and call.is_repeat:
+            self.check_kept(call, now=now)
+        return call.answer_in(last)
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        is_forgotten = self._forgotten_at is not None and self._forgotten_at >= after(now, -call.age_seconds)
+        if call.age_seconds and is_forgotten:
+            raise too_old(call)
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._kept_always.get(session) or self._answers.get(session)
@@ -406,7 +418,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         number: int,
         answer: bytes,
         *,
-        now: Instant,  # noqa: ARG002
+        now: Instant,
         kept: Kept = "days",
     ) -> None:
         last = self.last_answer(session)
@@ -417,11 +429,13 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
             self._kept_always[session] = (number, answer)
             return
         self._answers[session] = (number, answer)
+        self._answered_at[session] = now
         self._answer_bytes += len(answer) + ANSWER_OVERHEAD_BYTES
         while len(self._answers) > MAX_SESSIONS or self._answer_bytes > MAX_ANSWER_BYTES:
-            self._forget_answer(next(iter(self._answers)))
+            self._forgotten_at = self._forget_answer(next(iter(self._answers)))
 
-    def _forget_answer(self, session: str) -> None:
+    def _forget_answer(self, session: str) -> Instant | None:
         forgotten = self._answers.pop(session, None)
         if forgotten is not None:
             self._answer_bytes -= len(forgotten[1]) + ANSWER_OVERHEAD_BYTES
+        return self._answered_at.pop(session, None)

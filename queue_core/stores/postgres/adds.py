@@ -15,18 +15,18 @@ from queue_core.verbs import Added
 
 _ADD_ONE = Statement(
     "towline_add_one",
-    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7, $8)",
+    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     (pack.text, pack.int8, pack.raw, pack.text, pack.int8, pack.text, *MARKER_PACKS),
 )
 _ADD = Statement(
     "towline_add",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8)",
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARKER_PACKS),
 )
 _ADD_MORE = Statement(
     "towline_add_more",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $7, $8, $9)",
-    (*_ADD.packs[:-2], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $12, $7, $8, $9)",
+    (*_ADD.packs[: -len(MARKER_PACKS)], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
 )
 """For tasks some of which have rare fields, priorities or their own bound of leases: others send nothing of them."""
 EXISTS, TOMBSTONED = 1, 2

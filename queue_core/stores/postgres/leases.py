@@ -33,7 +33,7 @@ from queue_core.verbs import (
 
 _EXCHANGE = Statement(
     "towline_exchange",
-    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $10, $11, $12)",
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $15, $10, $11, $12)",
     (
         pack.text,
         pack.int8,
@@ -52,7 +52,7 @@ _EXCHANGE = Statement(
 )
 _EXCHANGE_ONE = Statement(
     "towline_exchange_one",
-    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARKER_PACKS),
 )
 _EXCHANGE_RESULT = Statement(

@@ -98,6 +98,8 @@ class CatalogCache:
         self.answers_read = 0  # the last row of `answers` that `calls` covers
         self.answers_are_read = False  # whether `calls` covers all of them
         self.kept_answers = 0
+        self.kept_sessions: int | None = None  # about how many rows `sessions` has, and the bytes of their answers
+        self.kept_bytes = 0
         self.answer_bytes = 0  # of answers since the last of `answer_marks`
         self.answer_marks: deque[int] = deque()  # the last row of `answers` after each `ANSWER_BYTES_PER_MARK`
 

@@ -257,6 +257,9 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
         idempotency.record_answer(self._session, call, answer)
 
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        idempotency.check_kept(self._session, call, now=now)
+
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return idempotency.last_answer(self._session, session)
 

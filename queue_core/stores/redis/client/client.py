@@ -89,7 +89,7 @@ class RedisClient:
         return self.target.shown
 
     def call(
-        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
+        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, Cell] | None = None
     ) -> Answer:
         """Call a function that changes something: its arguments are session, number, then `args`.
 
