@@ -9,7 +9,7 @@ import sys
 from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
-from tests.fuzz.stalls.run import line, stalls
+from tests.fuzz.stalls.run import HEADING, line, stalls
 from tests.fuzz.stalls.server import a_probed_server
 
 
@@ -37,11 +37,10 @@ def main() -> int:
 def show_stalls(seconds: float, seed: int) -> int:
     """Send hostile requests for so long, and show the longest pauses."""
     with a_probed_server() as server:
-        report = stalls(server, seconds=seconds, seed=seed)
-    grown = (report.after_bytes - report.before_bytes) / (1 << 20)
-    lines = [line(one) for one in report.longest()]
-    told = f"{len(report.outcomes):,} requests; memory {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
-    sys.stdout.write("\n".join([*lines, told, ""]))
+        report = stalls(server, seconds=seconds, seed=seed, show=lambda text: sys.stderr.write(f"{text}\n"))
+    lines = [HEADING, *[line(one) for one in report.longest()], f"{len(report.outcomes):,} requests"]
+    lines += [f"before: {report.before.memory}", f"after:  {report.after.memory}"]
+    sys.stdout.write("\n".join([*lines, ""]))
     failures = report.failures()
     sys.stderr.write("".join(f"{one}\n" for one in failures))
     return 1 if failures else 0

@@ -1,0 +1,71 @@
+"""Memory that is free goes back to the system: what a server holds after the largest requests is what it held before.
+
+The C library keeps freed memory for later, in as many heaps as there were threads, and an exception keeps the body that
+it refuses until the garbage collector comes by, which a server without callers never sees (ADR 125).
+"""
+
+import asyncio
+import ctypes
+import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+LOOK_SECONDS: Final = 1.0
+"""Between two looks at the size of the process, each of some microseconds."""
+SPARE_BYTES: Final = 4 << 20
+"""A server that has grown by less keeps it: it will be needed again."""
+COLLECTED_GENERATION: Final = 1
+"""Of objects, up to which an idle server collects: the older ones may be all tasks of a store in memory."""
+_STATM: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = 4 << 10
+
+
+def give_back() -> None:
+    """Collect young garbage, and give free memory back; where the C library has no way to, nothing but that."""
+    gc.collect(COLLECTED_GENERATION)
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; without the interpreter's lock
+    if trim is not None:
+        trim(0)
+
+
+def resident_bytes() -> int:
+    """Return the size of this process in memory; 0 where the system has no `/proc`."""
+    try:
+        return int(_STATM.read_bytes().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+class SpareMemory:
+    """Gives memory back whenever a process has grown and no large request is under way."""
+
+    def __init__(
+        self,
+        is_idle: Callable[[], bool],
+        *,
+        resident: Callable[[], int] = resident_bytes,
+        give_back: Callable[[], None] = give_back,
+    ) -> None:
+        self._is_idle = is_idle
+        self._resident = resident
+        self._give_back = give_back
+        self._kept_bytes = 0
+
+    def is_due(self) -> bool:
+        """Return whether there may be something to give back."""
+        found = self._resident()
+        self._kept_bytes = min(self._kept_bytes or found, found)
+        return found - self._kept_bytes > SPARE_BYTES and self._is_idle()
+
+    async def look(self) -> None:
+        """Give back what there is, in a thread: it takes some milliseconds for a hundred mebibytes."""
+        if self.is_due():
+            await asyncio.to_thread(self._give_back)
+            self._kept_bytes = self._resident()
+
+    async def run(self) -> None:
+        """Look again and again."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            await self.look()
