@@ -377,7 +377,7 @@ class QueueServer:
         server = self._http = HttpServer(config, started=announce, stopping=end_waiting, renewed=app.end_sessions)
         if self._should_stop:
             server.stop()
-        spare = asyncio.ensure_future(SpareMemory(lambda: not connections.in_flight.taken).run())
+        spare = asyncio.ensure_future(SpareMemory(connections.in_flight).run())
         try:
             await server.serve(sockets=[self._listening])
         finally:

@@ -9,12 +9,12 @@ import ctypes
 import gc
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-LOOK_SECONDS: Final = 1.0
+LOOK_SECONDS: Final = 2.0
 """Between two looks at the size of the process, each of some microseconds."""
 SPARE_BYTES: Final = 4 << 20
-"""A server that has grown by less keeps it: it will be needed again."""
+"""A server that has grown by less, between two looks or since it gave back, keeps it: it will be needed again."""
 COLLECTED_GENERATION: Final = 1
 """Of objects, up to which an idle server collects: the older ones may be all tasks of a store in memory."""
 _STATM: Final = Path("/proc/self/statm")
@@ -37,30 +37,43 @@ def resident_bytes() -> int:
         return 0
 
 
+class LargeRequests(Protocol):
+    """The requests of a listener, as far as they are not small: bytes under way, and bytes that ever arrived."""
+
+    taken: int
+    arrived: int
+
+
 class SpareMemory:
-    """Gives memory back whenever a process has grown and no large request is under way."""
+    """Gives memory back once a process is quiet that was not: it has grown, or large requests have arrived."""
 
     def __init__(
         self,
-        is_idle: Callable[[], bool],
+        requests: LargeRequests,
         *,
         resident: Callable[[], int] = resident_bytes,
         give_back: Callable[[], None] = give_back,
     ) -> None:
-        self._is_idle = is_idle
+        self._requests = requests
         self._resident = resident
         self._give_back = give_back
-        self._kept_bytes = 0
+        self._arrived = requests.arrived
+        self._kept_bytes = resident()
+        self._has_spare = False
 
     def is_due(self) -> bool:
-        """Return whether there may be something to give back."""
-        found = self._resident()
-        self._kept_bytes = min(self._kept_bytes or found, found)
-        return found - self._kept_bytes > SPARE_BYTES and self._is_idle()
+        """Return whether there may be something to give back, now that nothing has happened since the last look."""
+        found, arrived = self._resident(), self._requests.arrived
+        if found > self._kept_bytes + SPARE_BYTES or arrived != self._arrived:
+            self._kept_bytes, self._arrived, self._has_spare = found, arrived, True
+            return False
+        self._kept_bytes = min(self._kept_bytes, found)
+        return self._has_spare and not self._requests.taken
 
     async def look(self) -> None:
         """Give back what there is, in a thread: it takes some milliseconds for a hundred mebibytes."""
         if self.is_due():
+            self._has_spare = False
             await asyncio.to_thread(self._give_back)
             self._kept_bytes = self._resident()
 
