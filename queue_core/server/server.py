@@ -35,7 +35,7 @@ from queue_core.server.http.guesses import SlowedRefusals
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
-from queue_core.server.watches.spare_memory import SpareMemory
+from queue_core.server.watches.spare_memory import SpareMemory, keep_apart
 from queue_core.server.state import ServerState
 from queue_core.server.wings import GrpcService
 from queue_core.store import Store
@@ -451,6 +451,7 @@ def serve(
         started: called with the URL once the server answers.
         reload: reads the settings again, at SIGHUP; returns None where they can't be used, and has said so.
     """
+    keep_apart()
     terminal = OwnTerminal()
     server = QueueServer(store, options, log=log)
     manager = ServiceManager(os.environ)

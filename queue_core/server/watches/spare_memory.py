@@ -17,6 +17,12 @@ SPARE_BYTES: Final = 4 << 20
 """A server that has grown by less, between two looks or since it gave back, keeps it: it will be needed again."""
 COLLECTED_GENERATION: Final = 1
 """Of objects, up to which an idle server collects: the older ones may be all tasks of a store in memory."""
+LONG_BLOCK_BYTES: Final = 256 << 10
+"""Blocks of so many bytes are no part of a heap; glibc raises its own bound to 32 MiB after the first long body."""
+HEAPS: Final = 2
+"""Of all threads together. Few wait for one another, as most of what they do needs the interpreter's lock."""
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
 _STATM: Final = Path("/proc/self/statm")
 _PAGE_BYTES: Final = 4 << 10
 
@@ -27,6 +33,14 @@ def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; without the interpreter's lock
     if trim is not None:
         trim(0)
+
+
+def keep_apart() -> None:
+    """Let the C library ask the system for each long block, and keep two heaps at most: before threads are started."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, LONG_BLOCK_BYTES)
+        set_option(_M_ARENA_MAX, HEAPS)
 
 
 def resident_bytes() -> int:
