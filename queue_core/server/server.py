@@ -35,8 +35,8 @@ from queue_core.server.http.guesses import SlowedRefusals
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.http.tls import ServedCertificate, TlsConnection
-from queue_core.server.watches.spare_memory import SpareMemory, keep_apart
 from queue_core.server.state import ServerState
+from queue_core.server.watches.spare_memory import SpareMemory, keep_apart
 from queue_core.server.wings import GrpcService
 from queue_core.store import Store
 

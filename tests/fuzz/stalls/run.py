@@ -13,7 +13,9 @@ from tests.fuzz.stalls.server import MIB, ROLES, TOKENS, Pause, ProbedServer
 MAX_PAUSE_SECONDS = 0.05
 MAX_GROWTH_BYTES = 20 << 20
 WARM_BYTES = 1_000
-IDLE_SECONDS = 5.0
+CACHE_MIB = 40
+"""Tasks of the size of the store's cache, which it keeps, and some more."""
+IDLE_SECONDS = 8.0
 """Without a fall of its memory for so long, a server has settled."""
 SETTLED_SECONDS = 60.0
 SHOWN_SECONDS = 0.025
@@ -138,12 +140,17 @@ def stalls(
 
 
 def _warming(ways: Sequence[Door], sessions: dict[str, str], chance: Random) -> Iterator[Request]:
-    """Yield a short request to each door, so that what is loaded when it is first needed is there."""
+    """Yield a short request to each door, so that what is loaded when it is first needed is there, and as many plain
+    tasks as fill the cache of the store."""
     for door in ways:
         yield from _hostile(door, sessions, chance, (WARM_BYTES,))
     for method in GRPC:
         known = (("authorization", f"Bearer {TOKENS['admin']}"),)
         yield Request(f"gRPC {method}", "admin", "empty", "gRPC", f"{http2.SERVICE}/{method}", known, b"")
+    known = (("authorization", f"Bearer {TOKENS['admin']}"), ("content-type", "application/json"))
+    add = hostile.json_text({"tasks": [{"text": "x" * (MIB // 2)}]})
+    for verb, body in [*[("add", add)] * (2 * CACHE_MIB), ("purge", b"{}")]:
+        yield Request(f"POST {QUEUE}/{verb}", "admin", "plain", "POST", f"{QUEUE}/{verb}", known, body)
 
 
 def _settled(server: ProbedServer) -> Pause:

@@ -9,8 +9,8 @@ import pytest
 
 from queue_core.server.base.bodies import value_count
 from queue_core.server.base.bodies.value_count import MAX_VALUES, check_values
-from queue_core.server.fast_path import MANY_VALUES
 from queue_core.server.base.problems import Problem
+from queue_core.server.fast_path import MANY_VALUES
 from queue_core.task import NewTask
 from tests.support.servers import QUEUE, RunningServer, a_server
 
