@@ -8,18 +8,14 @@ thread was ready and had no processor is what a busy machine takes away: it does
 
 import asyncio
 import ctypes
-import faulthandler
 import gc
 import json
 import os
-import re
-import signal
-import struct
 import sys
-import tempfile
 import threading
 import time
 import traceback
+from types import FrameType
 
 SCHEDULED = "/proc/thread-self/schedstat"
 """Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
@@ -27,8 +23,7 @@ TICK_SECONDS = 0.002
 LATE_SECONDS = 0.025
 """When a tick is so late, the stacks of all threads are kept."""
 SHOWN_FRAMES = 5
-SIGEV_THREAD_ID = 4
-WAITING = frozenset({"wait", "select", "poll", "get", "sleep", "_worker", "_work", "answer", "join", "sigwait"})
+WAITING = frozenset({"wait", "look", "select", "poll", "get", "sleep", "_worker", "_work", "answer", "join", "sigwait"})
 """The innermost functions of threads that do nothing."""
 
 
@@ -36,20 +31,6 @@ _MALLINFO = (
     *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
     *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
 )
-
-
-class _Alarm:
-    """SIGALRM for the thread that makes it, and for no other: `signal.setitimer` would let any thread have it."""
-
-    def __init__(self) -> None:
-        self._library = ctypes.PyDLL(None)
-        self._timer = ctypes.c_void_p()
-        event = struct.pack("Qiii44x", 0, signal.SIGALRM, SIGEV_THREAD_ID, threading.get_native_id())
-        assert self._library.timer_create(time.CLOCK_MONOTONIC, event, ctypes.byref(self._timer)) == 0
-
-    def set(self, seconds: float) -> None:
-        """Send it so many seconds from now, in place of any before."""
-        self._library.timer_settime(self._timer, 0, struct.pack("qqqq", 0, 0, 0, round(seconds * 1e9)), None)
 
 
 class Probe:
@@ -60,9 +41,8 @@ class Probe:
         self._longest: dict[str, object] = {}
         self._collecting_seconds = 0.0
         self._collection_began = 0.0
-        # A handler in C, which needs no lock of the interpreter: it sees a loop that waits for it, or is in C code.
-        self._stacks = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process lives
-        faulthandler.register(signal.SIGALRM, self._stacks, all_threads=False)
+        self._due: dict[int, float] = {}
+        self._stacks: dict[int, str] = {}
         gc.callbacks.append(self._collect)
 
     def _collect(self, phase: str, _info: dict[str, int]) -> None:
@@ -80,7 +60,7 @@ class Probe:
             own = time.thread_time()
             return time.perf_counter(), own, time.process_time() - own, ready, self._collecting_seconds
 
-        alarm = _Alarm()
+        thread = threading.get_ident()
         last, due = clocks(), time.perf_counter()
 
         def tick() -> None:
@@ -98,32 +78,42 @@ class Probe:
                     "waited_seconds": max(0.0, late - ready - own - lock),
                     "late_seconds": late,
                     "collecting_seconds": collecting,
-                    "where": self._where() if late > LATE_SECONDS else "",
+                    "where": self._stacks.get(thread, ""),
                 }
+            self._stacks.pop(thread, None)
             last = clocks()  # reading them may have taken the lock away
             due = last[0] + TICK_SECONDS
-            alarm.set(LATE_SECONDS)
+            self._due[thread] = due
             loop.call_later(TICK_SECONDS, tick)
 
         loop.call_soon(tick)
 
-    def _where(self) -> str:
-        """Return the stack of this thread when its tick became late, and what others do now that it goes on."""
-        text = os.pread(self._stacks.fileno(), 1 << 20, 0).decode()
-        os.truncate(self._stacks.fileno(), 0)
-        os.lseek(self._stacks.fileno(), 0, os.SEEK_SET)
-        stacks = [re.findall(r'File "(?:[^"]*/)?([^"]+)", line (\d+) in (\S+)', text)[:SHOWN_FRAMES]]
-        for thread, frame in sys._current_frames().items():
-            if thread != threading.get_ident() and frame.f_code.co_name not in WAITING:
-                found = reversed(traceback.extract_stack(frame)[-SHOWN_FRAMES:])
-                stacks.append([(one.filename.rpartition("/")[2], str(one.lineno), one.name) for one in found])
-        return " || beside ".join(" < ".join(f"{file}:{line} {name}" for file, line, name in stack) for stack in stacks)
+    def look(self) -> None:
+        """Keep the stacks when a loop is late; runs in a thread of its own.
+
+        It needs the interpreter's lock: what holds that in C is seen as it comes out. (A handler of `faulthandler`
+        needs none, but a program that goes on breaks by it now and then.)
+        """
+        while True:
+            time.sleep(TICK_SECONDS)
+            now = time.perf_counter()
+            for thread, due in list(self._due.items()):
+                if now - due > LATE_SECONDS and thread not in self._stacks:
+                    frames = sys._current_frames()
+                    first = [frames.pop(thread)] if thread in frames else []
+                    others = [one for one in frames.values() if one.f_code.co_name not in WAITING]
+                    self._stacks[thread] = " || beside ".join(map(_lines, [*first, *others]))
 
     def answer(self, asked: int, told: int) -> None:
         """Tell what was found whenever a byte arrives; runs in a thread of its own."""
         while os.read(asked, 1):
             found, self._longest, self._held_seconds = self._longest, {}, 0.0
             os.write(told, json.dumps({**found, **memory()}).encode() + b"\n")
+
+
+def _lines(frame: FrameType) -> str:
+    found = reversed(traceback.extract_stack(frame)[-SHOWN_FRAMES:])
+    return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in found)
 
 
 class _Mallinfo(ctypes.Structure):
@@ -152,6 +142,7 @@ def main() -> None:
 
     asyncio.base_events.BaseEventLoop.run_forever = run_watched  # type: ignore[method-assign]
     threading.Thread(target=probe.answer, args=(int(asked), int(told)), daemon=True).start()
+    threading.Thread(target=probe.look, daemon=True).start()
     sys.argv = ["towline", *command]
     from orchestrator.cli import main as towline
 

@@ -170,7 +170,8 @@ def _send_all(server: ProbedServer, requests: Iterator[Request], report: Report)
     for request in requests:
         server.pause()
         status = _send(server, request)
-        assert server.process.poll() is None, f"the server ended: {request.door} {request.kind}"
+        ended = server.process.poll()
+        assert ended is None, f"the server ended with {ended}: {request.door} {request.kind} {server.log.read_text()}"
         found = server.pause()
         report.outcomes.append(Outcome(request, found, status))
         if found.held_seconds > SHOWN_SECONDS:
