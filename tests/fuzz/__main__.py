@@ -9,8 +9,8 @@ import sys
 from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
-from tests.fuzz.stalls.run import HEADING, line, stalls
-from tests.fuzz.stalls.server import a_probed_server
+from tests.fuzz.stalls.run import HEADING, MAX_GROWTH_BYTES, line, stalls
+from tests.fuzz.stalls.server import MIB, a_probed_server
 
 
 def main() -> int:
@@ -42,6 +42,8 @@ def show_stalls(seconds: float, seed: int) -> int:
     lines += [f"before: {report.before.memory}", f"after:  {report.after.memory}"]
     sys.stdout.write("\n".join([*lines, ""]))
     failures = report.failures()
+    if report.grown_bytes > MAX_GROWTH_BYTES:
+        failures.append(f"memory grew by {report.grown_bytes / MIB:.0f} MiB")
     sys.stderr.write("".join(f"{one}\n" for one in failures))
     return 1 if failures else 0
 
