@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError, TaskTooLargeError
 from queue_core.fast_values import value
-from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
+from queue_core.limits import MAX_ANSWER_BYTES, MAX_TASKS_PER_ADD, check_add_count, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import schemas
@@ -64,6 +64,10 @@ SPARSE_BODY_BYTES: Final = 4 << 10
 """Bytes of a body from which that is considered."""
 LONG_BODY_BYTES: Final = 1 << 20
 """Bytes of a body that is read in the loop: it stands still for some milliseconds."""
+MANY_VALUES: Final = 4_096
+"""Commas of a body that is read in the loop; each value costs some microseconds."""
+TASK_BYTES: Final = 512
+"""What the commit of a task of `then` counts for besides the body: a task without members has two bytes of it."""
 MAX_PLAIN_BODY_BYTES: Final = 1 << 20
 """Bytes of a body without payloads."""
 MAX_REPORT_BODY_BYTES: Final = 16 << 20
@@ -214,8 +218,9 @@ class FastVerbs:
                 check_scope(caller, request.queue)
                 if ticket is not None and self._authorizer.stays(caller):
                     ticket.tokens, ticket.caller = in_force, caller
-            if len(request.body) > LONG_BODY_BYTES:
-                self._check_size(request.verb, len(request.body))  # it may have come in chunks
+            size = len(request.body)
+            if size > MANY_VALUES and (size > LONG_BODY_BYTES or request.body.count(b",") > MANY_VALUES):
+                self._check_size(request.verb, size)  # it may have come in chunks
                 self._start_long(request, caller)
                 return None
             return self._readers[request.verb](request, caller)()
@@ -241,6 +246,7 @@ class FastVerbs:
         most_bytes = ESCAPED_BYTES * self._body_limit.of_one_task(len(request.body))
 
         def reader(request: FastRequest) -> Callable[[], LeaseCall | None]:
+            check_values(request.body)
             if not has_short_parts(request.body, most=most_bytes):
                 raise TaskTooLargeError(f"a value of the body has more than {most_bytes} bytes, which no payload has")
             return self._readers[request.verb](request, caller)
@@ -260,7 +266,10 @@ class FastVerbs:
         if len(request.body) > LONG_BODY_BYTES:
             tasks = read_tasks(request.body)
         else:
-            tasks = [task.value() for task in parse_body(schemas.AddRequest, request.body).tasks]
+            given = parse_body(schemas.AddRequest, request.body).tasks
+            if len(given) > MAX_TASKS_PER_ADD:
+                check_add_count(len(given))
+            tasks = [task.value() for task in given]
         check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
@@ -332,7 +341,7 @@ class FastVerbs:
             deletions,
             answer,
             request.is_gone,
-            size_bytes=len(request.body),
+            size_bytes=len(request.body) + TASK_BYTES * len(adds),
             client_call=request.call_of(caller),
             room=REPLY_ALLOWANCE,
             check=check,
@@ -385,7 +394,8 @@ class FastVerbs:
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
         operation = idempotent_operation(request.call_of(caller), delete)
-        return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit=unit)
+        size_bytes = len(request.body) + TASK_BYTES * len(adds)
+        return partial(self._committer.submit, operation, done, size_bytes=size_bytes, unit=unit)
 
 
 def read_tasks(body: bytes | bytearray) -> list[NewTask]:

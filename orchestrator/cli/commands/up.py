@@ -57,6 +57,7 @@ from queue_core.server.app import release
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import Extensions
 from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
+from queue_core.server.watches.spare_memory import keep_apart
 
 RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""
@@ -164,6 +165,7 @@ def up(
     handlers = handlers_in(project) if is_wanted(checks_imports, as_json=as_json) else None
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
+    keep_apart()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
