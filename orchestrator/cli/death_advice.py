@@ -56,11 +56,11 @@ def _steps(death: Json, *, by_hand: str) -> Iterator[str]:
         yield "it was forked: only its own part is free again, and its template and the other workers go on"
     match cause:
         case Cause.SIGNALLED:
-            yield _of_signal(death)
+            yield _signal_advice(death)
         case Cause.CRASHED:
-            yield _of_crash(death)
+            yield _crash_advice(death)
         case Cause.UNRESPONSIVE:
-            yield _of_silence(death)
+            yield _silence_advice(death)
         case Cause.DRAINED if death.get("held"):
             yield _OF_CAUSE[Cause.OVERDUE]
         case Cause.FINISHED if death.get("held"):
@@ -73,7 +73,7 @@ def _steps(death: Json, *, by_hand: str) -> Iterator[str]:
         yield "growth of the pool waits and tries again" + (f"; the same start by hand: `{by_hand}`" if by_hand else "")
 
 
-def _of_signal(death: Json) -> str:
+def _signal_advice(death: Json) -> str:
     detail = str(death.get("detail"))
     if "SIGKILL" in detail:
         return (
@@ -90,7 +90,7 @@ def _of_signal(death: Json) -> str:
     )
 
 
-def _of_crash(death: Json) -> str:
+def _crash_advice(death: Json) -> str:
     code, worker = death.get("code"), death.get("worker")
     if isinstance(code, int) and code in _OF_CODE:
         return _OF_CODE[code].format(worker=worker)
@@ -101,7 +101,7 @@ def _of_crash(death: Json) -> str:
     return "its last lines should say why, but it wrote none: run its command by hand"
 
 
-def _of_silence(death: Json) -> str:
+def _silence_advice(death: Json) -> str:
     detail = str(death.get("detail"))
     if detail.startswith(("it was stopped", "its control group is frozen")):
         return "something stopped its process, such as SIGSTOP, a debugger or a frozen control group: find out what"

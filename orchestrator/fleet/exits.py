@@ -237,7 +237,7 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     number = _signal_of(ended)
     if ended.out_of_memory:
         whom = "this worker, not its template" if ended.is_forked else "it"
-        return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_of_memory(ended)}"
+        return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_memory_text(ended)}"
     is_killed = number == signal.SIGKILL or (number is None and ended.code is None)
     if ended.is_removed and is_killed and not (drained or overdue):
         return Cause.REMOVED, "its container was removed by somebody else"
@@ -253,7 +253,7 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _by_itself(ended)
+        return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _voluntary_exit(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
 
 
@@ -269,7 +269,7 @@ def finished_by_itself(ended: EndedWorker, *, leases: int) -> bool:
     return ended.code == EXIT_FINISHED and reason != _RETIRED and bool(reason or leases)
 
 
-def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
+def _voluntary_exit(ended: EndedWorker) -> tuple[Cause, str]:
     """Return why a worker ended well that the supervisor had not asked to."""
     reason = last_words_of(ended.last_lines).reason
     if reason in _STOP_SIGNALS:
@@ -288,7 +288,7 @@ def _code_in_words(ended: EndedWorker, code: int) -> str:
     return f"exit code {code}: {last_words_of(ended.last_lines).reason or meaning}"
 
 
-def _of_memory(ended: EndedWorker) -> str:
+def _memory_text(ended: EndedWorker) -> str:
     """Return the peak and the limit in words, as far as they are known."""
     peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
     had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"

@@ -354,11 +354,11 @@ def cause_in(fleet: Fleet, ended: EndedWorker, *, held: int | None = None) -> tu
         hung=_hung(worker, ended),
     )
     if cause is Cause.DRAINED and drained:
-        detail = f"{_why_it_left(worker)}{detail.removeprefix(ASKED_TO_FINISH)}"
+        detail = f"{_drain_reason(worker)}{detail.removeprefix(ASKED_TO_FINISH)}"
     return cause, detail
 
 
-def _why_it_left(worker: Worker) -> str:
+def _drain_reason(worker: Worker) -> str:
     """Return why a worker was asked to finish: `replaced by resize-7f3k2q: its settings changed`."""
     told = ASKED_TO_FINISH if worker.replaced_by is None else f"replaced by {worker.replaced_by}"
     return f"{told}: {worker.leaves_for}" if worker.leaves_for else told

@@ -47,14 +47,14 @@ class ForkFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkedWorker:
-    """A worker that waits for `let_go`: our child, with a pidfd of it."""
+    """A worker that waits for `send_go`: our child, with a pidfd of it."""
 
     pid: int
     start_ticks: int
     pidfd: int
     start: socket.socket
 
-    def let_go(self) -> None:
+    def send_go(self) -> None:
         """Let it begin. If it has ended meanwhile, its pidfd says so."""
         with contextlib.suppress(OSError):
             self.start.send(b"go")

@@ -163,10 +163,10 @@ def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, n
     if surplus <= 0:
         return []
     idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)]
-    return [WorkerRemoval(w.worker, _why_leave(decision)) for w in idle[:surplus]]
+    return [WorkerRemoval(w.worker, _stop_reason(decision)) for w in idle[:surplus]]
 
 
-def _why_leave(decision: Decision) -> str:
+def _stop_reason(decision: Decision) -> str:
     """Return why workers leave: the reason of the last guard if one lowered the target, else the rule's."""
     if decision.target < decision.unguarded and decision.limits:
         return decision.limits[-1].why

@@ -378,7 +378,7 @@ class Supervisor:
 
     def _log_stopping(self) -> None:
         """Log which tasks are being finished, and for how long at most."""
-        held, total = self._reconciler.held_now()
+        held, total = self._reconciler.tasks_in_progress()
         names = {one["pool"] for one in held}
         grace = [
             pool.spec.grace if pool.spec else pool.grace_seconds

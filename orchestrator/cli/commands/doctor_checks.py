@@ -457,7 +457,7 @@ def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
     removed = [
         death
         for death in files.read_deaths(limit=_DEATHS)
-        if death.get("cause") == Cause.REMOVED and _at(death) > since
+        if death.get("cause") == Cause.REMOVED and _death_time(death) > since
     ]
     if removed:
         were = "container of a worker was" if len(removed) == 1 else "containers of workers were"
@@ -466,7 +466,7 @@ def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
         yield Finding("workers", "warn", found, fix)
 
 
-def _at(death: Json) -> float:
+def _death_time(death: Json) -> float:
     at = death.get("at")
     return float(at) if isinstance(at, int | float) else 0.0
 

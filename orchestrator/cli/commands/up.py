@@ -56,7 +56,7 @@ from queue_core.roles import Role
 from queue_core.server.app import release
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import Extensions
-from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
+from queue_core.server.server import ServerThread, freeze_loaded_objects, pass_on_socket
 
 RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""
@@ -189,7 +189,7 @@ def up(
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
         run = _Run(project, file, flags, api.heartbeat, terminal, lambda read: partial(server.renew, served(read)))
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:

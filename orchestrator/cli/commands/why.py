@@ -11,9 +11,9 @@ import click
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.base.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.cli.commands.fleet import Json
+from orchestrator.cli.expiry_causes import expiry_causes
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
-from orchestrator.cli.silent_ends import silent_ends
 from orchestrator.cli.store_leader import leader_of
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
 from orchestrator.cli.supervisor_hosts import host_option
@@ -54,7 +54,7 @@ from queue_core.process.wording import (
 from queue_core.registrations import served_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
-from queue_core.unit_of_work import limits_that_hold
+from queue_core.unit_of_work import blocking_limits
 
 _TAGS_COUNTED: Final = 1_000
 _WORKERS_NAMED: Final = 5
@@ -147,7 +147,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, (story, sentence) in enumerate(zip(stories, unserved, strict=True)):
         if number:
             echo()
-        for line in story_lines(story, now=now, ends=silent_ends(story, where), unserved=sentence):
+        for line in story_lines(story, now=now, ends=expiry_causes(story, where), unserved=sentence):
             echo(line)
 
 
@@ -246,7 +246,7 @@ def _held(queues: Queues, queue: Queue, stats: QueueStats) -> str:
     held = stats.held + stats.ready - stats.leasable
     if not held:
         return ""
-    limits = [one for spec in queues.queues() if spec.name == queue.name for one in limits_that_hold(spec, stats)]
+    limits = [one for spec in queues.queues() if spec.name == queue.name for one in blocking_limits(spec, stats)]
     tags = ""
     if stats.held:
         found = queue.tag_stats(limit=_TAGS_COUNTED)

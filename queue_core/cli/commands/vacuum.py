@@ -36,7 +36,7 @@ def vacuum(as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT00
     If a server is running, it does the work. PostgreSQL and Redis do it by themselves.
     """
     target = find_target(**where)
-    before, after = _by_server(target) if target.is_server else _directly(target)
+    before, after = _vacuum_by_server(target) if target.is_server else _directly(target)
     if as_json:
         print_json({"size_bytes_before": before, "size_bytes": after})
     else:
@@ -54,7 +54,7 @@ def _directly(target: Target) -> tuple[int, int]:
         return store.vacuum()
 
 
-def _by_server(target: Target) -> tuple[int, int]:
+def _vacuum_by_server(target: Target) -> tuple[int, int]:
     caller = HttpCaller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
         made = caller.call("POST", "/v1/vacuum", {}, repeat="once")

@@ -304,12 +304,12 @@ class FileIdentity:
         self._clock = clock
         self._checked_at = 0.0
         self._unchanged: tuple[int, int, int] | None = None
-        self._opened: dict[str, _FileId] = {"": found} if (found := self._at("")) is not None else {}
+        self._opened: dict[str, _FileId] = {"": found} if (found := self._path_of_kind("")) is not None else {}
 
     def opened(self) -> None:
         """Record which files are open; called when all of them are. Raises `StoreUnavailableError`."""
         for kind in _KINDS:
-            found = self._at(kind)
+            found = self._path_of_kind(kind)
             if found is None or self._opened.setdefault(kind, found) != found:
                 raise self._error(kind, found)
 
@@ -323,12 +323,7 @@ class FileIdentity:
         if seen == self._unchanged:
             return
         for kind, opened in self._opened.items():
-            found: os.stat_result | None
-            try:
-                found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
-            except OSError:
-                found = None
-            if found is None or (found.st_dev, found.st_ino) != opened:
+            if (found := self._path_of_kind(kind)) != opened:
                 self._unchanged = None
                 raise self._error(kind, found)
         is_trusted = self._clock.now() - folder.st_mtime_ns // 1000 > FOLDER_TIME_MICROSECONDS
@@ -341,7 +336,7 @@ class FileIdentity:
             self.check()
             self._checked_at = now
 
-    def _at(self, kind: str) -> _FileId | None:
+    def _path_of_kind(self, kind: str) -> _FileId | None:
         try:
             found = Path(self._names[kind]).stat()
         except OSError:

@@ -258,7 +258,7 @@ def test_failures_that_were_counted_are_told_before_the_end(file: TextIO) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fates", "begun_after", "said"),
+    ("fates", "restarted_after", "said"),
     [
         pytest.param(["given back"], 0.17, "its task was begun again after 0.17 s", id="one"),
         pytest.param(["given back"] * 2, 1.0, "its 2 tasks were begun again after 1 s", id="two"),
@@ -267,9 +267,9 @@ def test_failures_that_were_counted_are_told_before_the_end(file: TextIO) -> Non
         pytest.param([], None, "", id="none"),
     ],
 )
-def test_what_became_of_a_dead_workers_tasks(fates: list[str], begun_after: float | None, said: str) -> None:
+def test_what_became_of_a_dead_workers_tasks(fates: list[str], restarted_after: float | None, said: str) -> None:
     tasks = [OrphanedTask("thumbs", "_5", fate) for fate in fates]
-    assert fate_of(tasks, held=len(tasks), begun_after=begun_after) == said
+    assert fate_of(tasks, held=len(tasks), restarted_after=restarted_after) == said
 
 
 def test_a_reload_names_each_change_and_what_waits_for_a_restart() -> None:
