@@ -39,7 +39,7 @@ class QueueError(Exception):
 
 
 class InvalidRequestError(QueueError):
-    """The call is invalid whatever the state of the queue; nothing was changed."""
+    """The call is invalid in any state of the queue; nothing was changed."""
 
 
 class InvalidQueueNameError(InvalidRequestError):
@@ -98,7 +98,7 @@ class TooManyTasksError(InvalidRequestError):
 
 
 class TooManyTagsError(InvalidRequestError):
-    """A lease asks for more tags at once than the limit."""
+    """A lease requests more tags at once than the limit."""
 
 
 class QueueModeError(InvalidRequestError):

@@ -23,8 +23,8 @@ _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.TIMED_OUT: "give what it waits for a timeout of its own, shorter than the handler's, and no worker needs to"
     " end",
     Cause.HUNG: _LONG_WORK,
-    Cause.MISCONFIGURED: "mend that and the pool starts again by itself; `towline check` finds the like before a start",
-    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
+    Cause.MISCONFIGURED: "fix that and the pool restarts automatically; `towline check` finds the like before a start",
+    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced automatically",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
     Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when; `docker stop`"
     " lets a worker finish, and `towline drain` all of a host",
@@ -44,7 +44,7 @@ def advise(death: Json, *, dead: Sequence[Json], by_hand: str = "") -> str:
     if dead:
         first = dead[0]
         steps.append(
-            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: mend the handler, then"
+            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: fix the handler, then run"
             f" `towline redrive {first.get('queue')} --named {first.get('task')}`"
         )
     return "; ".join(steps) or NOTHING_TO_DO
@@ -77,7 +77,7 @@ def _signal_advice(death: Json) -> str:
     detail = str(death.get("detail"))
     if "SIGKILL" in detail:
         return (
-            "somebody, or the kernel for want of memory, sent SIGKILL: `journalctl -k | grep -i -e oom -e killed` shows"
+            "sent by a person, or by the kernel when memory ran out: `journalctl -k | grep -i -e oom -e killed` shows"
             " what the kernel did"
         )
     fault = next((name for name in _FAULTS if name in detail), "")

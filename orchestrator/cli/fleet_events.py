@@ -87,7 +87,7 @@ def fate_of(
 ) -> str:
     """Return what became of the tasks that a dead worker held.
 
-    `restarted_after`: seconds from the death until the last of them was begun again; None: not all of them were yet.
+    `restarted_after`: seconds from the death until the last of them was restarted; None: not all of them were yet.
     """
     if not held:
         return ""
@@ -99,14 +99,13 @@ def fate_of(
     if fates == {"deleted"}:
         return f"{whose} {'was' if held == 1 else 'were'} deleted while running"
     if fates == {"held back"}:
-        return f"{whose} {verb} held back, to run alone"
+        return f"{whose} will run alone"
     if fates == {"lease ended"} and restarted_after is None:
         ready = "was ready again when its lease" if held == 1 else "were ready again when their leases"
         return f"{whose} {ready} ended"
     if restarted_after is not None:
-        return f"{whose} {'was' if held == 1 else 'were'} begun again after {shown_seconds(restarted_after)}"
-    waits = "waits" if held == 1 else "wait"
-    return f"{whose} {waits} in the queue" if is_stopping else f"{whose} {waits} to be begun again"
+        return f"{whose} {'was' if held == 1 else 'were'} restarted after {shown_seconds(restarted_after)}"
+    return f"{whose} {verb} waiting in the queue" if is_stopping else f"{whose} {verb} waiting for another worker"
 
 
 def short_name(worker: str) -> str:
@@ -198,7 +197,7 @@ def _spawn_failed(entry: Entry, _reader: EventReader) -> list[EventLine]:
 def _unresponsive(entry: Entry, _reader: EventReader) -> list[EventLine]:
     seconds, condition = entry.get("seconds"), entry.get("condition")
     so_long = f" for {shown_seconds(float(seconds))}" if isinstance(seconds, int | float) else ""
-    text = str(condition or f"has neither held a task nor asked for one{so_long}")
+    text = str(condition or f"not responding{so_long}")
     return [EventLine(f"{text}; another worker takes its place", name=short_name(str(entry.get("worker"))), mark="!")]
 
 

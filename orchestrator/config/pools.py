@@ -246,7 +246,7 @@ class PoolSpec(FleetSettingsModel):
 
     @property
     def soft_seconds(self) -> float | None:
-        """The time from a request to finish until a worker of Celery's gives back what it still runs by itself.
+        """The time from a request to finish until a worker of Celery's gives back what it still runs.
 
         None where its supervisor sees to that. A container may be stopped by others, who kill it after its grace.
         """

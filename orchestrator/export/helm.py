@@ -74,7 +74,7 @@ def helm(request: ExportRequest) -> ExportedFiles:
 
 _HEAD: Final = (
     "From `towline export --to helm`; change the settings file and export again rather than this file.",
-    f"One release a namespace: the objects are called {NAME}, whatever the release is.",
+    f"One release a namespace: the objects are called {NAME}, regardless of the release's name.",
     "",
 )
 
@@ -117,7 +117,7 @@ def _values(request: ExportRequest, made: Manifests) -> str:
         yaml_of({"secrets": SECRET}),
         "# Queue server and supervisor. The settings are in the chart's towline.yaml.\n",
         yaml_of({"server": server}),
-        "# The bounds are KEDA's: the supervisor's own are in towline.yaml, and it asks for no worker beyond them.\n",
+        "# The bounds are KEDA's: the supervisor's own are in towline.yaml, and it never exceeds them.\n",
         yaml_of({"pools": {pool.name: _pool_values(pool, made) for pool in request.project.pools.values()}}),
     ]
     return "".join(parts)

@@ -30,7 +30,7 @@ EXIT_CHANGED: Final = 77
 _SHELL_SIGNAL_BASE: Final = 128
 _IN_WORDS: Final = {
     EXIT_BROKEN: "the worker itself failed",
-    EXIT_QUEUE_LOST: "its queue or supervisor was away for too long",
+    EXIT_QUEUE_LOST: "its queue or supervisor was unavailable for too long",
     EXIT_MISCONFIGURED: "its app or its settings cannot be used",
     EXIT_TIMED_OUT: "a handler ran beyond its timeout and could not be ended",
     EXIT_HUNG: "a handler ran on after its lease had ended, or blocked the event loop of the others",
@@ -75,7 +75,7 @@ class Cause(StrEnum):
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
     ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
     KILLED = "killed"  # an operator ordered its end
-    UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
+    UNRESPONSIVE = "unresponsive"  # it did not respond, and was ended for that
     REMOVED = "removed"  # somebody else removed its container
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
@@ -260,7 +260,7 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
 def _why(ended: EndedWorker) -> str:
     """Return why a worker that was asked to finish had begun to by itself, as text to append."""
     reason = last_words_of(ended.last_lines).reason
-    return f"; it had begun to by itself: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
+    return f"; it was already exiting: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
 
 
 def finished_by_itself(ended: EndedWorker, *, leases: int) -> bool:
@@ -276,7 +276,7 @@ def _voluntary_exit(ended: EndedWorker) -> tuple[Cause, str]:
         return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
     if reason == _RETIRED:
         return Cause.DRAINED, ASKED_TO_FINISH
-    return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
+    return Cause.FINISHED, f"finished: {reason}" if reason else "finished"
 
 
 def _code_in_words(ended: EndedWorker, code: int) -> str:

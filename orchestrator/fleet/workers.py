@@ -43,7 +43,7 @@ EXTERNAL: Final = "external:"
 """The prefix of the `ref` of an external worker."""
 
 State = Literal["starting", "idle", "busy", "draining", "killed", "alone", "unresponsive"]
-"""`alone`: a solo worker for one suspected task. `unresponsive`: it neither holds a lease nor asks for one (see
+"""`alone`: a solo worker for one suspected task. `unresponsive`: it neither holds a lease nor requests one (see
 `responsiveness`). Neither counts towards the pool's size."""
 
 
@@ -386,7 +386,7 @@ def _hung(worker: Worker, ended: EndedWorker) -> str:
         return f"it hung at {place}, a call that kept the interpreter lock{longer}"
     if worker.condition:
         return f"{worker.condition}{silent}"
-    return f"it neither held a lease nor asked for one{silent}, nobody knows why"
+    return f"it did not respond{silent}: the cause is unknown"
 
 
 def exited(

@@ -301,7 +301,7 @@ class TemplateProcess:
 def _ending(code: int) -> str:
     """Return how a template ended that nobody here has asked to, from its exit code as `subprocess` has it."""
     if code >= 0:
-        return f"it ended by itself with exit code {code}"
+        return f"it exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:  # a real-time signal without a name

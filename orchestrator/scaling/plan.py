@@ -22,7 +22,7 @@ _STARTING: Final = frozenset({"starting", "alone"})
 
 @value
 class Spawn:
-    """The start of one worker; once it has started, the worker `replaces` is let go."""
+    """The start of one worker; once it has started, the worker `replaces` is stopped."""
 
     why: str
     replaces: str | None = None
@@ -136,7 +136,7 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
         if w.deadline_at is not None and now >= w.deadline_at:
             leaves.append(WorkerRemoval(w.worker, "it did not finish within its grace"))
         elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
-            leaves.append(WorkerRemoval(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
+            leaves.append(WorkerRemoval(w.worker, f"it has requested no lease in {START_LIMIT_SECONDS:.0f} s"))
     return leaves
 
 

@@ -152,7 +152,7 @@ class Supervisor:
         self._runtime.wake()
 
     def snapshot(self) -> Mapping[str, object]:
-        """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
+        """Return the last snapshot of the fleet and of this supervisor; as in `supervisor.json`."""
         return self._snapshots.snapshot
 
     def _hung_up_or_reload(self) -> None:

@@ -208,9 +208,7 @@ def story_lines(
         yield "  traceback of the last attempt:"
         yield from (f"    {line}" for line in story.task.attempts[-1].traceback.splitlines())
     if story.task is not None and story.task.state is TaskState.DEAD:
-        last = story.leases[-1].worker if story.leases else ""
-        named = "its last lease" if last in ends else "the reason"
-        yield f"  what to do: mend what {named} names, then `towline redrive {story.queue} --named {story.name}`"
+        yield f"  next: fix the error above, then run `towline redrive {story.queue} --named {story.name}`"
 
 
 def _state_sentence(story: TaskStory, now: Instant) -> str:

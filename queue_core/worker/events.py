@@ -3,7 +3,7 @@
 from typing import Final
 
 WORKER_STARTED = "worker.started"
-"""The worker has imported its app and asks for leases."""
+"""The worker has imported its app and requests leases."""
 WORKER_REFUSED = "worker.refused"
 """The app or the settings can't be used: the worker exits with 78."""
 WORKER_DRAINING = "worker.draining"

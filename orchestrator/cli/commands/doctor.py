@@ -36,7 +36,7 @@ def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # 
     The brokers of Celery fleets are read once.
     The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
-    Apps of Celery's, whatever their broker, are imported in a process of their own, and their running workers asked, to
+    Celery apps, with any broker, are imported in a process of their own, and their running workers asked, to
     tell which of their settings lose tasks.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store

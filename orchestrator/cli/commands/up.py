@@ -215,7 +215,7 @@ def supervise(
 ) -> int:
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
 
-    Signals, systemd, exit codes, what is told and the workers' output are as for `towline up`.
+    Signals, systemd, exit codes, what is reported and the workers' output are as for `towline up`.
     """
     terminal = begin_as_daemon()
     project = load_project(file)
@@ -264,7 +264,7 @@ def handlers_in(project: Project) -> Mapping[str, int]:
     for note in findings.notes:
         print_info(note)
     if findings.failures:
-        fix = "mend it, or add --no-import-check: other pools start, and this one once a file of it changes"
+        fix = "fix it, or add --no-import-check: other pools start now, this one when one of its files changes"
         raise CommandError(findings.problems, code=exits.BAD_CONFIG, fix=fix)
     return findings.handlers
 

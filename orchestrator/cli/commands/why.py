@@ -112,16 +112,16 @@ def why(
 ) -> int:
     """Explain the size of a POOL, the state of a QUEUE, or what happened to a TASK.
 
-    Of a pool: the sample, the rule that decided, the task that forced it, and the guards that held it back; and whether
-    its workers are forked, or why not. A decision is recorded when it changed the pool, or was held back in a new way;
-    it holds until the next one.
+    Of a pool: the sample, the rule that decided, the task that forced it, and the guards that limited it; and whether
+    its workers are forked, or why not. A decision is recorded when it changes the pool or is limited in a new way; it
+    holds until the next one.
 
     Of a queue: its tasks, its pools, and tags on which no pool works.
 
     Of both: a snapshot of the store that somebody has held open for a minute, and what ends it.
 
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
-    its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
+    its reason if it is dead. A finished task is found while its queue's `history` keeps it.
 
     --url asks a server elsewhere, and its supervisor about pools.
     """
@@ -306,7 +306,7 @@ def _known_queues(where: TargetOptions) -> list[str]:
 class ExplainedPool:
     """All that is known of a pool's size, at a time or now.
 
-    `current` is the decision in force then, `record` the newest ones up to then; the rest is only of now.
+    `current` is the decision in force then, `record` the newest ones up to then; the rest is current only.
     """
 
     pool: str
@@ -452,7 +452,7 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
             print_wrapped(sentence, "  ! ")
     guards, limits = list_in(decision, "limited_by"), list_in(decision, "limits")
     for guard, limit in zip(guards, limits, strict=False):
-        print_wrapped(f"held back by {guard}: {limit}", "  ", hang=4)
+        print_wrapped(f"limited by {guard}: {limit}", "  ", hang=4)
     wanted = decision.get("would_be_without_guards")
     if limits and isinstance(wanted, int) and wanted != decision.get("target"):
         print_wrapped(f"without that it would have {counted(wanted, 'worker')}", "  ", hang=4)

@@ -156,7 +156,7 @@ def _then(one: Json) -> str:
         case "dead":
             return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
         case "held back":
-            return f"suspect{times}, held back to run alone"
+            return f"suspect{times}, will run alone"
         case "deleted":
             return "deleted while it was running"
         case "lease ended":

@@ -247,7 +247,7 @@ class UpScreen:
         return _Death(entry, at - seconds_ago, tell_by, tasks, known)
 
     def _death_lines(self, *, is_last: bool) -> list[str]:
-        """Return the lines of deaths whose tasks were begun again, or that waited for long enough."""
+        """Return the lines of deaths whose tasks were restarted, or that waited for long enough."""
         lines: list[str] = []
         left: list[_Death] = []
         for index, death in enumerate(self._deaths):

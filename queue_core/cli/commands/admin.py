@@ -119,7 +119,7 @@ def print_tasks(tasks: Sequence[StoredTask], *, empty: str) -> None:
 )
 @click.argument("queue")
 @click.option("--dead", is_flag=True, help="Delete the dead tasks, and only those.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @tag_options
 @target_options
 def purge(

@@ -44,7 +44,7 @@ def export(
 
     It is a copy: servers and workers go on, and the tasks still run where they are; to run them elsewhere instead, use
     `towline migrate`. Each task is written as it is when it is read, with its name, tag, eta, lease and payload; the
-    held names of deleted tasks are written too. Queues that were moved away are left out unless they are named.
+    held names of deleted tasks are written too. Queues that were moved are left out unless they are named.
     """
     if path == STDOUT and (resume or as_json):
         raise click.UsageError("the export goes to stdout: --resume and --json need a file")

@@ -29,11 +29,11 @@ TIMEOUT_SECONDS: Final = 3600.0
 def vacuum(as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001  click's flag
     """Shrink the file of an SQLite store: return the room of deleted tasks to the file system.
 
-    New tasks fill that room by themselves, so this is only needed when something else needs the disk; `towline doctor`
+    New tasks reuse that space, so this is only needed when something else needs the disk; `towline doctor`
     reports how much it is. All changes wait meanwhile: about a second for 100 MiB of tasks that are left. The file
     system needs room for these once more.
 
-    If a server is running, it does the work. PostgreSQL and Redis do it by themselves.
+    If a server is running, it does the work. PostgreSQL and Redis do it automatically.
     """
     target = find_target(**where)
     before, after = _vacuum_by_server(target) if target.is_server else _directly(target)
