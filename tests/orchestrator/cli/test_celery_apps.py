@@ -118,7 +118,7 @@ def test_an_app_that_loses_nothing_is_well(facts: CeleryFacts) -> None:
         ),
         pytest.param(
             having(TOWLINE, worker_cancel_long_running_tasks_on_connection_loss=True),
-            "are cancelled and begin again",
+            "are cancelled and restarted needlessly",
             "worker_cancel_long_running_tasks_on_connection_loss = False",
             id="a lost connection, on Towline",
         ),
