@@ -45,7 +45,7 @@ FURTHER: Final = """\
 | --- | --- |
 | `GET /metrics` | [metrics](metrics.md) in Prometheus' text format |
 | `GET /openapi.json` | this page for programs |
-| `GET /healthz` | the same as `/readyz` |
+| `GET /healthz` | like `/readyz` |
 | `GET /console/` | [the console](../how-to/console.md) |
 | `GET /docs/` | this manual |
 | `/v2beta2/...` | Google's [Cloud Tasks](cloudtasks.md) |
