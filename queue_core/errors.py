@@ -8,7 +8,7 @@ QueueError
 │   ├── KeyReusedError               give the call a number of its own: its Idempotency-Key is another call's
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
-│       └── CutShortError            complete the file, then go on
+│       └── CutShortError            complete the file, then continue
 ├── UnknownQueueError                name a queue that exists; the message lists some
 │   └── QueueMovedError              open the store that the message names
 ├── UnknownScheduleError             name a schedule that exists; the message lists some

@@ -53,7 +53,7 @@ def advise(death: Json, *, dead: Sequence[Json], by_hand: str = "") -> str:
 def _steps(death: Json, *, by_hand: str) -> Iterator[str]:
     cause = str(death.get("cause"))
     if cause == Cause.OUT_OF_MEMORY and death.get("forked"):
-        yield "it was forked: only its own part is free again, and its template and the other workers go on"
+        yield "it was forked: only its own part is free again, and its template and the other workers continue"
     match cause:
         case Cause.SIGNALLED:
             yield _signal_advice(death)

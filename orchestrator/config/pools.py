@@ -72,7 +72,7 @@ class RecycleSettings(FleetSettingsModel):
     """The limits at which a worker is replaced by a new one, between tasks; the replacement starts first.
 
     A worker with an `app` counts its tasks itself and stops leasing at the limit. On its supervisor's host it then
-    continues in a new process, which imports the handlers again (ADR 15); elsewhere it ends, and another one is started.
+    continues in a new process, which imports the handlers again (ADR 15); elsewhere it ends, and another one starts.
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")

@@ -54,7 +54,7 @@ class Worker:
     `leases` counts those held now, `finished` those ended since it joined; `deadline_at` is when a draining worker is
     killed (None: the queue grants it no more leases, but it was not asked to end yet); `replaced_by` names its
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
-    ended none since. `hung_at`: since when it is unresponsive, kept while it is killed because of that; `condition` is what its
+    ended none since. `hung_at`: since when it is unresponsive, kept while it is killed for it; `condition` is what its
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.

@@ -319,7 +319,7 @@ class Supervisor:
         if self._election.is_led_by_another:
             self._reconciler.drain_all(why=why)
         else:
-            why = "the store is unavailable, so the leader is unknown; the workers go on"
+            why = "the store is unavailable, so the leader is unknown; the workers continue"
         if self._logged_why != why:
             self._logged_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)

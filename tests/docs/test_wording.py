@@ -20,7 +20,7 @@ REPLACEMENTS: Final = {
     r"let(?:s|ting)? go": "stop, scale down",
     r"let(?:s|ting)? finish": "finishes its task",
     r"held back": "limited by; must run alone",
-    r"goes? on": "continue",
+    r"go(?:es)? on": "continue",
     r"lies (?:in|on|beside|under)": "is stored in",
     r"(?:is|are|was|were|be|been) away": "unavailable",
     r"(?:a|first) look": "a sample, a check",

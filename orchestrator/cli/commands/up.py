@@ -137,7 +137,7 @@ def up(
 
     SIGHUP, a change of the file, or `towline reload` reloads the pools; it stops when its terminal hangs up. The first
     SIGTERM lets workers finish within their grace, a second one kills them. SIGUSR2 restarts this command in the same
-    process, as it is installed now, while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the
+    process, as it is installed now, while workers run and callers wait; SIGUSR1 exits and leaves the workers to the
     next supervisor.
 
     On a terminal it tells in sentences what happens: decisions, failures of handlers, deaths, and what its workers
