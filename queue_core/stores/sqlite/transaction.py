@@ -59,8 +59,12 @@ class SqliteTransaction(ChangeVerbs[Row]):
         return session
 
     def _session_at(self, now: Instant) -> SqliteSession:
-        self._session.now = now
-        return self._flushed
+        """The same, at an instant."""
+        session = self._session
+        session.now = now
+        if session.staged_rows or session.staged:
+            adds.flush(session)
+        return session
 
     def _updated(self, outcome: T, now: Instant) -> T:
         """Update the lanes of limited queues whose tasks a verb changed, and return its outcome."""
@@ -123,7 +127,10 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return lease_ends.exchange(self._session_at(now), queue, deletions, request, now=now)
+        session = self._session_at(now)
+        if (exchanged := lease_ends.exchange_one(session, queue, deletions, request, now=now)) is not None:
+            return exchanged
+        return lease_ends.exchange(session, queue, deletions, request, now=now)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
         session = self._session_at(now)
