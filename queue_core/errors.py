@@ -8,7 +8,7 @@ QueueError
 │   ├── KeyReusedError               give the call a number of its own: its Idempotency-Key is another call's
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
-│       └── CutShortError            complete the file, then go on
+│       └── CutShortError            complete the file, then continue
 ├── UnknownQueueError                name a queue that exists; the message lists some
 │   └── QueueMovedError              open the store that the message names
 ├── UnknownScheduleError             name a schedule that exists; the message lists some
@@ -39,7 +39,7 @@ class QueueError(Exception):
 
 
 class InvalidRequestError(QueueError):
-    """The call is invalid whatever the state of the queue; nothing was changed."""
+    """The call is invalid in any state of the queue; nothing was changed."""
 
 
 class InvalidQueueNameError(InvalidRequestError):
@@ -98,7 +98,7 @@ class TooManyTasksError(InvalidRequestError):
 
 
 class TooManyTagsError(InvalidRequestError):
-    """A lease asks for more tags at once than the limit."""
+    """A lease requests more tags at once than the limit."""
 
 
 class QueueModeError(InvalidRequestError):

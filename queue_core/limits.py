@@ -147,7 +147,7 @@ def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECON
         eta = Instant(min(_FAR, max(-_FAR, eta)))
         raise InvalidEtaError(
             f"eta must be after 1970 and at most {most_seconds:.0f} s ({most_seconds / 86_400:g} days) ahead: "
-            f"{eta} us, {ahead:.0f} s ahead{_of_max_eta(most_seconds, queue)}"
+            f"{eta} us, {ahead:.0f} s ahead{_max_eta_hint(most_seconds, queue)}"
         )
 
 
@@ -155,7 +155,7 @@ def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS
     """Raise `InvalidEtaError` unless `seconds` are in [0, `most_seconds`]: `max_eta` of `queue`."""
     if not is_number(seconds) or not 0 <= seconds <= most_seconds:
         limit = f"[0, {most_seconds:.0f}] s"
-        hint = _of_max_eta(most_seconds, queue)
+        hint = _max_eta_hint(most_seconds, queue)
         raise InvalidEtaError(f"delay must be a number in {limit}: {shown_value(seconds)}{hint}")
 
 
@@ -167,7 +167,7 @@ def check_any_delay_seconds(seconds: float) -> None:
         check_delay_seconds(seconds)
 
 
-def _of_max_eta(most_seconds: float, queue: str) -> str:
+def _max_eta_hint(most_seconds: float, queue: str) -> str:
     """Return how to allow a later eta, as words to append."""
     return f"; raise max_eta of queue {queue}" if queue and most_seconds < FARTHEST_ETA_SECONDS else ""
 

@@ -26,7 +26,7 @@ CELERY_ID_FORM: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
 
 
 class TaskState(IntEnum):
-    """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta by themselves.
+    """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta without a call.
 
     A HELD task's eta has come, but a limit of its tag holds it back (`admission`).
     The stored state may lag behind the clock: a DELAYED or LEASED task whose eta has passed *is* leasable, and every

@@ -640,7 +640,7 @@ class UnitOfWork(Outbox):
             limits.check_worker(worker)
         reads = self.transaction
         stats = reads.stats(queue, tags, now=self.now)
-        limits_held = limits_that_hold(reads.queue(queue), stats) if stats.held or stats.room is not None else ()
+        limits_held = blocking_limits(reads.queue(queue), stats) if stats.held or stats.room is not None else ()
         return Observation(
             self.now,
             stats,
@@ -682,7 +682,7 @@ class UnitOfWork(Outbox):
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
 
 
-def limits_that_hold(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
+def blocking_limits(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
     """Return the settings of a queue that keep tasks from being leased now, as they are written."""
     found: list[str] = []
     if stats.leasable < stats.ready:

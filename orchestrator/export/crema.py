@@ -57,7 +57,7 @@ def crema(request: ExportRequest) -> ExportedFiles:
     found.check()
     token = settings.token("worker")
     files = {
-        SETTINGS: yaml_of(_by_variables(settings)),
+        SETTINGS: yaml_of(_secrets_as_variables(settings)),
         SERVER: header(_how(request, settings)) + yaml_of(_service(request, settings)),
         **{f"pool-{pool.name}.yaml": yaml_of(_worker_pool(request, pool, token)) for pool in pools.values()},
         CONFIG: yaml_of(_config(request, settings)),
@@ -115,7 +115,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
                 found.warn((*place, setting), "is not exported: Cloud Run has its own")
 
 
-def _by_variables(settings: Portable) -> Mapping[str, object]:
+def _secrets_as_variables(settings: Portable) -> Mapping[str, object]:
     """Return the settings with each secret in a variable: Cloud Run mounts no two secrets into one folder."""
     data = {key: value for key, value in settings.data.items() if key != "log"}
     store, server = data["store"], data["server"]
@@ -277,7 +277,9 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         "Once, the secrets, for the service account of the service and of the pools to read:",
     ]
     create = f"gcloud secrets create --project={place.project}"
-    lines += [f"  {_from(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets]
+    lines += [
+        f"  {_secret_command(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets
+    ]
     for pool in request.project.pools.values():
         lines += [
             f"  {create} {_secret_of(pool, name)} --data-file={_file_of(pool, name)}" for name in variables_of(pool)
@@ -303,7 +305,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     return lines
 
 
-def _from(secret: ExportedSecret) -> str:
+def _secret_command(secret: ExportedSecret) -> str:
     if secret.file is not None:
         return f"cat {shlex.quote(secret.file)}"
     return f'printf %s "${secret.env}"'

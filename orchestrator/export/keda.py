@@ -172,7 +172,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
 def secret_commands(request: ExportRequest, settings: Portable, space: str) -> list[str]:
     """Return the command lines that make the secrets which the objects name."""
     lines = [f"  kubectl create secret generic {SECRET} {space} \\"]
-    given = [f"    {_from(secret)}" for secret in settings.secrets]
+    given = [f"    {_secret_option(secret)}" for secret in settings.secrets]
     lines += [*[f"{one} \\" for one in given[:-1]], *given[-1:]]
     for pool in request.project.pools.values():
         if pool.containers and pool.containers.secrets:
@@ -183,7 +183,7 @@ def secret_commands(request: ExportRequest, settings: Portable, space: str) -> l
     return lines
 
 
-def _from(secret: ExportedSecret) -> str:
+def _secret_option(secret: ExportedSecret) -> str:
     if secret.file is not None:
         return f"--from-file={shlex.quote(f'{secret.name}={secret.file}')}"
     return f'--from-literal={secret.name}="${secret.env}"'

@@ -208,9 +208,7 @@ def story_lines(
         yield "  traceback of the last attempt:"
         yield from (f"    {line}" for line in story.task.attempts[-1].traceback.splitlines())
     if story.task is not None and story.task.state is TaskState.DEAD:
-        last = story.leases[-1].worker if story.leases else ""
-        named = "its last lease" if last in ends else "the reason"
-        yield f"  what to do: mend what {named} names, then `towline redrive {story.queue} --named {story.name}`"
+        yield f"  next: fix the error above, then run `towline redrive {story.queue} --named {story.name}`"
 
 
 def _state_sentence(story: TaskStory, now: Instant) -> str:
@@ -333,7 +331,7 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
         if story.leases:
             of_lease |= {"worker": story.leases[-1].worker, "lease_number": story.leases[-1].lease_number}
         events.append({"event": "task.died", "at": task.eta, **of_lease, "reason": task.reason})
-    events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
+    events.sort(key=lambda event: (_event_time(event), _STEPS.get(str(event["event"]), 2)))
     return events
 
 
@@ -343,9 +341,9 @@ def merged_events(
     """Return the events of a server's memory, and those that only the store knows, oldest first."""
     known = {(event["queue"], event["event"], event.get("lease_number")) for event in remembered}
     more = [event for event in of_stores if (event["queue"], event["event"], event.get("lease_number")) not in known]
-    return sorted([*more, *remembered], key=_at)
+    return sorted([*more, *remembered], key=_event_time)
 
 
-def _at(event: Mapping[str, object]) -> int:
+def _event_time(event: Mapping[str, object]) -> int:
     at = event["at"]
     return at if isinstance(at, int) else 0

@@ -200,7 +200,7 @@ class FastVerbs:
         if body_bytes > MAX_PLAIN_BODY_BYTES and verb != "add":
             most = MAX_PLAIN_BODY_BYTES
             if verb != "lease":
-                most = max(MAX_REPORT_BODY_BYTES, self._body_limit.of_one_task(body_bytes))
+                most = max(MAX_REPORT_BODY_BYTES, self._body_limit.single_task_limit(body_bytes))
             if body_bytes > most:
                 raise body_too_large(most)
 
@@ -243,7 +243,7 @@ class FastVerbs:
             except Exception as error:  # noqa: BLE001 - the top of a request
                 request.reply(reply_of(error))
 
-        most_bytes = ESCAPED_BYTES * self._body_limit.of_one_task(len(request.body))
+        most_bytes = ESCAPED_BYTES * self._body_limit.single_task_limit(len(request.body))
 
         def reader(request: FastRequest) -> Callable[[], LeaseCall | None]:
             check_values(request.body)

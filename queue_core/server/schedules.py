@@ -30,9 +30,7 @@ class ScheduleIn(RequestBody):
     queue: str = Field(examples=["reports"])
     cron: str | None = Field(None, description="Five fields, or six with seconds in front.", examples=["0 3 * * *"])
     every: float | None = Field(None, description="Whole seconds, in [1, 31622400].")
-    timezone: str = Field(
-        "UTC", description="The time zone of the clock that `cron` goes by.", examples=["Europe/Vienna"]
-    )
+    timezone: str = Field("UTC", description="The time zone of the clock that `cron` uses.", examples=["Europe/Vienna"])
     payload: str = Field("", description=f"Base64, at most {MAX_SCHEDULE_PAYLOAD_BYTES:,} bytes.")
     tag: str | None = None
     headers: dict[str, str] | None = None

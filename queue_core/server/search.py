@@ -106,7 +106,7 @@ class FoundTasks(TypedDict):
     """Tasks that match, and how far the search came."""
 
     tasks: list[TaskOut]
-    next_after: Annotated[int | None, Field(description="Give it as `after` to go on; null: the search is over.")]
+    next_after: Annotated[int | None, Field(description="Give it as `after` to continue; null: the search is over.")]
     scanned: Annotated[int, Field(description="Tasks that this call looked at.")]
     total: Annotated[int, Field(description="Tasks of these tags and states that there are.")]
 

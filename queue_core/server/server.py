@@ -244,14 +244,14 @@ def http_config(
         stop_seconds: seconds that a stop waits for requests under way.
     """
 
-    def over_tls(config: uvicorn.Config, **given: Any) -> asyncio.BaseProtocol:
+    def tls_protocol(config: uvicorn.Config, **given: Any) -> asyncio.BaseProtocol:
         assert certificate is not None
         return TlsConnection(protocol(config, **given), certificate, asyncio.get_running_loop())
 
     return uvicorn.Config(
         SlowedRefusals(app, protocol.shared.guesses),
         loop="asyncio",
-        http=protocol if certificate is None else over_tls,  # type: ignore[arg-type]  # any callable will do
+        http=protocol if certificate is None else tls_protocol,  # type: ignore[arg-type]  # any callable will do
         ws="none",
         lifespan="off",
         log_config=None,
@@ -426,7 +426,7 @@ async def _feed_watchdog(manager: ServiceManager) -> None:
         await asyncio.sleep(manager.watchdog_seconds)
 
 
-def keep_what_is_loaded() -> None:
+def freeze_loaded_objects() -> None:
     """Spare the garbage collector what a program has loaded: looking through it stops the loop for some 80 ms.
 
     For a program that does nothing but serve, as nothing that is there now is ever collected. What the largest body is
@@ -461,7 +461,7 @@ def serve(
         server.stop()
 
     def announce() -> None:
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         manager.ready(f"serving at {server.url}")
         started(server.url)
 

@@ -6,6 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted, refused
 from queue_core.console.call import PageCall, whole_task
+from queue_core.console.command_examples import filter_examples
 from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.matching import (
     CHANGES,
@@ -21,8 +22,7 @@ from queue_core.console.matching import (
 )
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import trends_of_queues
-from queue_core.console.rates import QueueLook, kept, look_of, rates
-from queue_core.console.same_as import of_filter
+from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
@@ -66,8 +66,8 @@ def _place(text: str) -> int:
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    look, key = look_of(stats), ("looks", call.rights, queue)
-    looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
+    look, key = totals_of(stats), ("looks", call.rights, queue)
+    looks = cast("tuple[QueueTotals, ...]", call.memory.get(key) or ())
     call.memory.put(key, kept(looks, look))
     return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
 
@@ -93,7 +93,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         return {**shown, "problem": str(error)}
     if problem := _hidden_criterion(call, wanted):
         return {**shown, "problem": problem}
-    shown["same"] = of_filter(call.path["queue"], wanted, body)
+    shown["same"] = filter_examples(call.path["queue"], wanted, body)
     if not is_search(wanted):
         found = await call.post(_path(call.path["queue"], "/peek"), {**body, "limit": TASKS_ON_A_PAGE, "after": after})
         next_query = query_of(wanted, after=found["next_after"]) if found["next_after"] else ""

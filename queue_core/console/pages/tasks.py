@@ -7,10 +7,10 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
+from queue_core.console.command_examples import task_examples
 from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
 from queue_core.console.pages.page import Act, ConsolePage, Give
 from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
-from queue_core.console.same_as import of_task
 from queue_core.console.served_tags import unserved_sentence
 from queue_core.console.task_names import named_by_celery
 from queue_core.console.timeline import timeline
@@ -55,7 +55,7 @@ async def task(call: PageCall) -> Mapping[str, object]:
         "steps": steps,
         "payload": shown,
         "ended": leases,
-        "same": of_task(queue, name, state),
+        "same": task_examples(queue, name, state),
         "unserved": await unserved_sentence(call, queue, tag) if state in _WAITING else "",
     }
 

@@ -304,12 +304,12 @@ class FileIdentity:
         self._clock = clock
         self._checked_at = 0.0
         self._unchanged: tuple[int, int, int] | None = None
-        self._opened: dict[str, _FileId] = {"": found} if (found := self._at("")) is not None else {}
+        self._opened: dict[str, _FileId] = {"": found} if (found := self._current_id("")) is not None else {}
 
     def opened(self) -> None:
         """Record which files are open; called when all of them are. Raises `StoreUnavailableError`."""
         for kind in _KINDS:
-            found = self._at(kind)
+            found = self._current_id(kind)
             if found is None or self._opened.setdefault(kind, found) != found:
                 raise self._error(kind, found)
 
@@ -341,7 +341,7 @@ class FileIdentity:
             self.check()
             self._checked_at = now
 
-    def _at(self, kind: str) -> _FileId | None:
+    def _current_id(self, kind: str) -> _FileId | None:
         try:
             found = Path(self._names[kind]).stat()
         except OSError:

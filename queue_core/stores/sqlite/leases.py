@@ -13,7 +13,7 @@ from queue_core.semantics import is_delayed_until, size_of, unspent_end
 from queue_core.stores.rare_text import set_rare_text
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, in_turns, next_tag
+from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, next_tag, round_robin
 from queue_core.stores.sqlite.lanes.updates import expire, has_room_for, leave, room, update
 from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
@@ -148,7 +148,7 @@ def _candidates(session: SqliteSession, queue: QueueRow, tags: TagFilter, *, cou
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(session, queue, tag_ids)
     if queue.spec.per_tag.fair and (tag_ids is None or len(tag_ids) > 1):
-        return in_turns(session, queue, tag_ids, _COLUMNS, count=count)
+        return round_robin(session, queue, tag_ids, _COLUMNS, count=count)
     if tag_ids is None or len(tag_ids) == 1:
         return first_ready_rows(session, queue, None if tag_ids is None else tag_ids[0], count=count)
     if not tag_ids:

@@ -135,7 +135,7 @@ class SqliteStore:
         self._log = self._driver.watch(self._writer)
         self._pages_left = 0
         self._commits = 0
-        syncer = self._open_syncer(self._beside("-wal"))
+        syncer = self._open_syncer(self._sibling_path("-wal"))
         self._identity.opened()
         if not self._vfs:
             self._reserve.take()
@@ -155,7 +155,7 @@ class SqliteStore:
                     raise
             return prepare(self._driver, self._path, self._vfs)
 
-    def _beside(self, suffix: str) -> Path:
+    def _sibling_path(self, suffix: str) -> Path:
         return self._path.with_name(self._path.name + suffix)
 
     @property
@@ -379,7 +379,7 @@ class SqliteStore:
 
     def held_snapshot(self, *, min_seconds: float = 0.0) -> HeldSnapshot | None:  # noqa: ARG002 - nothing says since when
         """See `Store.held_snapshot`: a reader of the file in another process, while the log is long."""
-        return held_snapshot(self._beside("-wal"), self._beside("-shm"))
+        return held_snapshot(self._sibling_path("-wal"), self._sibling_path("-shm"))
 
     def check(self) -> Check:
         """See `Store.check`."""
