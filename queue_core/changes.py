@@ -15,6 +15,7 @@ from queue_core import semantics
 from queue_core.attempts.attempt import WORKER_DIED, Failure
 from queue_core.clock import Instant
 from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQueueError
+from queue_core.fast_values import value
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import DELETED_BY_NAME, PURGED, FinishedLease, TaskRemoval
@@ -108,7 +109,7 @@ Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
 """A function from a task to what becomes of it; one that returns the same object leaves the task as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Changed:
     """A task that a verb changed, as it was, and its outcome. `name`: see `HeldTasks.names`."""
 

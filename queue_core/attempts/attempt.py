@@ -7,6 +7,7 @@ others (ADR 31).
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Final, Literal, TypeAlias
 
 from queue_core.clock import Instant
@@ -94,6 +95,7 @@ class Attempt:
         return described(self.outcome, self.error, self.message, self.place)
 
 
+@lru_cache(maxsize=64)
 def described(outcome: AttemptOutcome, error: str, message: str, place: str) -> str:
     """Return why an attempt ended, in one line; a place or signal that the message names already is not told twice."""
     named = "" if outcome == "worker_died" and error in message else error
