@@ -6,6 +6,7 @@
 import json
 from collections.abc import Sequence
 from struct import Struct, pack
+from typing import Literal
 
 from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
@@ -44,6 +45,7 @@ _LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers o
 _PRIORITY = 16  # the flags of a body plus so many times its priority are its first byte
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
 _HAS_PRIORITY, _HAS_CELERY_ID = 32, 64
+_RARE = _HAS_ATTEMPTS | _HAS_PROGRESS | _HAS_CHECKPOINT
 _OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY | _HAS_CELERY_ID  # flags of a task without a lease record
 _OUTCOME, DIED, _KNOWS_CELERY_ID = 7, 8, 32
 
@@ -325,7 +327,9 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
     """
     leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
-    spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
+    spent: tuple[Instant, ...] = ()
+    if spents:
+        spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
     at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
@@ -335,19 +339,27 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
 
 
 def without_payload(task: bytes) -> bytes:
-    """Return a packed task without its payload; one that has no body, as only its id was asked for, as it is."""
+    """Return a packed task without its payload; the same one if it has none."""
     *head, record_bytes, body_bytes = _TASK.unpack_from(task)
-    if not body_bytes:
-        return task
     body_at = _TASK.size + record_bytes
     flags, _, tag_bytes, name_bytes = _BODY.unpack_from(task, body_at)
-    _, payload_at = _headers(flags, task, body_at + _BODY.size + tag_bytes + name_bytes)
+    payload_at = body_at + _BODY.size + tag_bytes + name_bytes
+    if flags & _HEADERS:
+        _, payload_at = _headers(flags, task, payload_at)
+    if payload_at == body_at + body_bytes:
+        return task
     kept = task[_TASK.size : payload_at]
     return _TASK.pack(*head, record_bytes, payload_at - body_at) + kept + task[body_at + body_bytes :]
 
 
-def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
-    """Parse a task as it is stored; also return the index behind it."""
+def parse_task(
+    queue: str, answer: bytes, at: int, rare: Literal["with rare parts", "without"] = "with rare parts"
+) -> tuple[StoredTask, int]:
+    """Parse a task as it is stored; also return the index behind it.
+
+    Args:
+        rare: whether it comes with the parts that few tasks have, those of which its lease record tells.
+    """
     state_number, task_id, eta, record_bytes, body_bytes = _TASK.unpack_from(answer, at)
     record_at = at + _TASK.size
     body_at = record_at + record_bytes
@@ -367,7 +379,7 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
         numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
         bound_at += bool(numbers[3] & _HAS_PRIORITY)
         bound = int.from_bytes(answer[bound_at:body_at], "big")
-    attempts, progress, checkpoint, next_at = _rare(numbers[3], answer, end)
+    attempts, progress, checkpoint, next_at = _rare(numbers[3] if rare == "with rare parts" else 0, answer, end)
     return (
         StoredTask(
             task_id,
@@ -397,6 +409,8 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
 
 def _rare(flags: int, answer: bytes, at: int) -> tuple[tuple[Attempt, ...], Progress | None, bytes | None, int]:
     """Parse the parts that few tasks have, as the flags of a lease record tell; also return the index behind them."""
+    if not flags & _RARE:
+        return (), None, None, at
     parts: list[bytes | None] = []
     for flag in (_HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT):
         part = None

@@ -57,6 +57,7 @@ _BLOCKS = (
     "adds",
     "leases",
     "lease_ends",
+    "holds",
     "changes",
     "reads",
     "history",
@@ -214,12 +215,19 @@ class IdempotentCalls(Calls):
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}
+        self._changed: dict[str, int] = {}
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """See `Calls.send`; each call has a number of its own, in the order in which the calls are made."""
+        session = self._session_of_change(keys[0]) if verb == "change" else self._session
         number = self._number(keys[0])
         self._made[keys[0]] = self._made.get(keys[0], 0) + 1
-        return self.client.call(verb, keys, args, call_id=(self._session, number))
+        return self.client.call(verb, keys, args, call_id=(session, number))
+
+    def _session_of_change(self, key: str) -> str:
+        """Return the session of the next `change` of a queue: each has one of its own, so that all answers are kept."""
+        changed = self._changed.get(key, 0)
+        return f"{self._session}.{changed}" if changed else self._session
 
     def _number(self, key: str) -> int:
         return self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
@@ -229,14 +237,17 @@ class IdempotentCalls(Calls):
         if not self._is_repeat:
             return None
         key = key_of(queue)
-        data = self.done(self.client.read("changed_before", (key,), (self._session, self._number(key))))
+        data = self.done(self.client.read("changed_before", (key,), (self._session_of_change(key), self._number(key))))
         return data[DATA + 1 :] if data[DATA] == _YES else None
 
     def change_held(self, queue: str, *args: Cell) -> bool:
         """See `Calls.change_held`. A change that did nothing keeps no answer, so the next try has the same number."""
+        key = key_of(queue)
         is_done = super().change_held(queue, *args)
-        if not is_done:
-            self._made[key_of(queue)] -= 1
+        if is_done:
+            self._changed[key] = self._changed.get(key, 0) + 1
+        else:
+            self._made[key] -= 1
         return is_done
 
     def close_call(self, queues: Sequence[str]) -> bool:

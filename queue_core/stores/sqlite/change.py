@@ -58,7 +58,8 @@ def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant)
     else:
         rows = _in_states(session, queue, selector)
     read = _whole if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of
-    return HeldTasks(queue.spec, rows, partial(read, session, queue), names)
+    rest = selector.rest(len(rows)) if isinstance(selector, LeasedBy) else None
+    return HeldTasks(queue.spec, rows, partial(read, session, queue), names, rest=rest)
 
 
 def _in_states(session: SqliteSession, queue: QueueRow, selector: InStates) -> list[Row]:
