@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from queue_core import semantics
@@ -25,6 +26,7 @@ from queue_core.verbs import NameOutcome
 
 RecordT = TypeVar("RecordT")
 _BEFORE_ID = attrgetter("before.id")
+_FIRST = itemgetter(0)
 
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
@@ -277,13 +279,13 @@ class ChangeVerbs(Generic[RecordT]):
 
         released: list[FinishedLease] = []
         for queue in self.fence_worker(worker, now=now):
-            changed: list[Changed] = []
+            ended: list[tuple[int, FinishedLease]] = []
             rest: Selector | None = LeasedBy(worker, self.leases_per_change)
             with suppress(UnknownQueueError, QueueMovedError):  # since it was listed
                 while rest is not None:
                     some, rest = self._apply_some(queue, rest, release, now=now)
-                    changed += some
-            released += [each.finished for each in sorted(changed, key=_BEFORE_ID)]
+                    ended += [(each.before.id, each.finished) for each in some]
+            released += [finished for _, finished in sorted(ended, key=_FIRST)]
         return released
 
 

@@ -47,7 +47,9 @@ _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags
 _HAS_PRIORITY, _HAS_CELERY_ID = 32, 64
 _RARE = _HAS_ATTEMPTS | _HAS_PROGRESS | _HAS_CHECKPOINT
 _OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY | _HAS_CELERY_ID  # flags of a task without a lease record
-_OUTCOME, DIED, _KNOWS_CELERY_ID = 7, 8, 32
+_FLAGS_AT = 20  # the index of the flags in a lease record
+_OUTCOME, DIED, _KNOWS_ADDED, _KNOWS_CELERY_ID = 7, 8, 16, 32
+NewParts = Literal["new attempts", "no new attempts"]
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired", "removed")
 NUMBER_OF_OUTCOME = {outcome: number for number, outcome in enumerate(_OUTCOMES) if number}
@@ -122,12 +124,65 @@ def pack_lease_record(task: StoredTask) -> bytes:
     is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~_OF_NEW)
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
-    texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
-    lengths = map(len, texts)
+    return _lease_record(task, flags)
+
+
+def changed_lease_record(told: bytes, task: StoredTask, new: NewParts) -> bytes:
+    """Return the lease record of a task that was changed; empty where it stays as it is.
+
+    Args:
+        told: the task as it was packed before, from which the flags of what `task` lacks are taken.
+        new: whether it has attempts that it had not before.
+    """
+    *_, record_bytes, _ = _TASK.unpack_from(told)
+    before = told[_TASK.size : _TASK.size + record_bytes]
+    if before:
+        flags = before[_FLAGS_AT] | _HAS_ADDED | (_HAS_ATTEMPTS if new == "new attempts" else 0)
+    elif task.leases or task.spent or task.reason:
+        is_long = told[_TASK.size] & _LONG
+        flags = _HAS_ADDED + is_long + _HAS_PRIORITY * bool(task.priority)
+        flags += _HAS_CELERY_ID * bool(celery_id_of(task.headers))
+    else:
+        return b""
+    record = _lease_record(task, flags)
+    return b"" if record == before else record
+
+
+def _lease_record(task: StoredTask, flags: int) -> bytes:
+    texts = b"" if task.tag is None else task.tag.encode(), b"" if task.name is None else task.name.encode()
+    worker, reason = task.worker.encode(), task.reason.encode()
+    lengths = len(texts[0]), len(texts[1]), len(worker), len(reason)
     fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
     instants = pack_instants([*task.spent, task.added_at])
     priority = bytes([task.priority]) if task.priority else b""
-    return b"".join((fixed, instants, *texts, priority, pack_bounds([task]) if task.max_leases else b""))
+    bound = pack_bounds([task]) if task.max_leases else b""
+    return b"".join((fixed, instants, *texts, worker, reason, priority, bound))
+
+
+def pack_finished(told: bytes, finished: FinishedLease) -> bytes:
+    """Pack a finished lease of a task that was packed as `told`, as `parse_finished` parses it."""
+    _, task_id, *_ = _TASK.unpack_from(told)
+    tag = b"" if finished.tag is None else finished.tag.encode()
+    name = b"" if finished.name == f"_{task_id}" else finished.name.encode()
+    worker, reason, celery_id = finished.worker.encode(), finished.reason.encode(), finished.celery_id.encode()
+    fixed = _FINISHED.pack(
+        NUMBER_OF_OUTCOME[finished.outcome]
+        | _KNOWS_ADDED
+        | (DIED if finished.died else 0)
+        | (_KNOWS_CELERY_ID if celery_id else 0),
+        finished.lease_number,
+        round(finished.waited_seconds * MICROSECONDS),
+        round(finished.held_seconds * MICROSECONDS),
+        finished.ended_at,
+        task_id,
+        len(tag),
+        len(name),
+        len(worker),
+        len(reason),
+        finished.added_at,
+    )
+    of_celery = bytes([len(celery_id)]) + celery_id if celery_id else b""
+    return b"".join((fixed, tag, name, worker, reason, of_celery))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
@@ -333,7 +388,7 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
     at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
-        texts.append(answer[at : at + length].decode())
+        texts.append(answer[at : at + length].decode() if length else "")
         at += length
     return (leases, leased_at, ready_at, flags), spent, texts, at
 

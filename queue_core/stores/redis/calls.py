@@ -13,6 +13,7 @@ from struct import Struct, pack, unpack_from
 from threading import local
 from typing import NoReturn
 
+from queue_core.clock import Instant
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
 from queue_core.stores.redis.binary import parse_settings
 from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
@@ -109,13 +110,17 @@ class Calls:
         """Return the tasks that the client's call changed before, as `change` was told them; None: it did not."""
         return None
 
-    def change_held(self, queue: str, *args: Cell) -> bool:
-        """Call `change` of `lua/changes.lua`; False: a task is not as `hold` found it."""
+    def change_held(self, queue: str, now: Instant, told: bytes, outcomes: Sequence[bytes]) -> bool:
+        """Call `change` of `lua/changes.lua`.
+
+        False: a task is not as `hold` found it, or another try of the same call has changed other tasks.
+        """
+        args = (pack(">Q", now), b"1" if self.is_repeatable else b"0", told, *outcomes)
         answer = self.send("change", (key_of(queue),), args)
         if isinstance(answer, bytes) and answer.startswith(_CHANGED_MEANWHILE):
             return False
-        self.changed(answer, (queue,))
-        return True
+        data = self.changed(answer, (queue,))
+        return not self.is_repeatable or data[DATA:] == told
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
@@ -240,14 +245,15 @@ class IdempotentCalls(Calls):
         data = self.done(self.client.read("changed_before", (key,), (self._session_of_change(key), self._number(key))))
         return data[DATA + 1 :] if data[DATA] == _YES else None
 
-    def change_held(self, queue: str, *args: Cell) -> bool:
-        """See `Calls.change_held`. A change that did nothing keeps no answer, so the next try has the same number."""
+    def change_held(self, queue: str, now: Instant, told: bytes, outcomes: Sequence[bytes]) -> bool:
+        """See `Calls.change_held`. What was not done is tried again under the same number."""
         key = key_of(queue)
-        is_done = super().change_held(queue, *args)
+        is_done = super().change_held(queue, now, told, outcomes)
         if is_done:
             self._changed[key] = self._changed.get(key, 0) + 1
         else:
             self._made[key] -= 1
+            self._is_repeat = True
         return is_done
 
     def close_call(self, queues: Sequence[str]) -> bool:

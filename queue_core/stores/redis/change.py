@@ -19,8 +19,10 @@ from queue_core.stores.redis.binary import (
     DIED,
     NUMBER_OF_OUTCOME,
     STATES,
+    NewParts,
+    changed_lease_record,
     pack_filter,
-    pack_instants,
+    pack_finished,
     parse_settings,
     parse_task,
     without_payload,
@@ -31,7 +33,7 @@ from queue_core.task import QueueSpec, StoredTask, TaskState
 
 _SIZES = Struct(">IIQ")
 _LENGTH = Struct(">I")
-_TASK = Struct(">BQIHHI")
+_TASK = Struct(">BQHI")
 _END = Struct(">BQII")
 _DEPTHS: dict[Depth, int] = {"id": 0, "task": 1, "whole": 2}
 _NUMBER_OF_STATE = {state: number for number, state in enumerate(STATES, 1)}
@@ -127,31 +129,29 @@ def change(calls: Calls, queue: str, changes: Sequence[tuple[bytes, Outcome]], *
         if record[0] != _SET_BYTE:
             one = without_payload(record)
             told += (_LENGTH.pack(len(one)), one)
-            outcomes.append(_packed(outcome))
-    is_repeatable = b"1" if calls.is_repeatable else b"0"
-    return calls.change_held(queue, pack(">Q", now), is_repeatable, b"".join(told), *outcomes)
+            outcomes.append(_packed(one, outcome))
+    return calls.change_held(queue, now, b"".join(told), outcomes)
 
 
-def _packed(outcome: Outcome) -> bytes:
-    """Pack an outcome as `change_tasks` of `lua/changes.lua` parses it."""
+def _packed(told: bytes, outcome: Outcome) -> bytes:
+    """Pack what becomes of a task as `change_tasks` of `lua/changes.lua` parses it."""
     if isinstance(outcome, Removed):
         return b"d" if outcome is Removed.DELETED else b"r"
     if isinstance(outcome, StoredTask):
-        return b"t" + _packed_task(outcome)
+        return b"t" + _packed_task(told, outcome)
     finished, task = outcome.finished, outcome.task
-    reason = finished.reason.encode()
+    record = pack_finished(told, finished)
     attempts = b"" if task is None else (attempts_text(task.attempts) or "").encode()
     how = NUMBER_OF_OUTCOME[finished.outcome] | (DIED if finished.died else 0)
-    end = b"e" + _END.pack(how, finished.ended_at, len(reason), len(attempts)) + reason + attempts
-    return end if task is None else end + _packed_task(task)
+    end = b"e" + _END.pack(how, finished.ended_at, len(record), len(attempts)) + record + attempts
+    return end if task is None else end + _packed_task(told, task, "new attempts" if attempts else "no new attempts")
 
 
-def _packed_task(task: StoredTask) -> bytes:
+def _packed_task(told: bytes, task: StoredTask, new: NewParts = "no new attempts") -> bytes:
     """Pack a task as it is afterwards; what becomes ready waits for its tag's lane, if there is one."""
     state = _NUMBER_OF_STATE[TaskState.READY if task.state is TaskState.HELD else task.state]
-    tag, reason = (task.tag or "").encode(), task.reason.encode()
-    fixed = _TASK.pack(state, task.eta, task.leases, len(task.spent), len(tag), len(reason))
-    return fixed + pack_instants(task.spent) + tag + reason
+    tag, record = (task.tag or "").encode(), changed_lease_record(told, task, new)
+    return _TASK.pack(state, task.eta, len(tag), len(record)) + tag + record
 
 
 def taken_names(calls: Calls, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:

@@ -4,8 +4,9 @@
     python -m tests.bench.alone.changes --against e0fec85f --rounds 5     # with the ratio to another commit
     python -m tests.bench.alone.changes --stores redis --tasks 100000
 
-Each figure is the processor time of the caller and of the store's server together, which a busy machine changes little.
-Payloads have 100 bytes; a call names or purges 1,000 tasks, as every caller does. A verb that a commit lacks is left out.
+Each figure is the processor time of the caller and of the store's server together, which a busy machine changes less.
+Payloads have 100 bytes; a call names or purges 1,000 tasks, as every caller does. Verbs that a commit lacks are left
+out.
 """
 
 import argparse

@@ -95,42 +95,28 @@ end
 
 -- End a lease: what is counted and recorded of it. Returns the index of what becomes of its task, if that stays.
 local function end_lease(queue, task, outcome)
-  local how, ended_at, reason_bytes, attempts_bytes, at = parse('>BI8I4I4', outcome, 2)
-  local held = parse_held(task.packed)
-  local reason = sub(outcome, at, at + reason_bytes - 1)
-  local kind = how % DIED
+  local how, ended_at, finished_bytes, attempts_bytes, at = parse('>BI8I4I4', outcome, 2)
+  local kind, flags = how % DIED, byte(task.packed, HELD_FLAGS)
   queue.ended = queue.ended + 1
   if kind == DELETED then change(queue, task.tag, DELETED_TOTAL, 1) end
   if kind == RELEASED then change(queue, task.tag, RELEASED_TOTAL, 1) end
   if how >= DIED then change(queue, task.tag, DIED_TOTAL, 1) end
-  note(queue, pack_finished(queue.key, task.member, held, how, ended_at, reason))
-  at = at + reason_bytes
+  note(queue, sub(outcome, at, at + finished_bytes - 1))
+  at = at + finished_bytes
   if attempts_bytes > 0 then
-    leasing.keep_lines(queue, task.member, held, sub(outcome, at, at + attempts_bytes - 1))
+    leasing.keep_lines(queue, task.member, flags, sub(outcome, at, at + attempts_bytes - 1))
+    at = at + attempts_bytes
   end
-  task.held = held
-  at = at + attempts_bytes
-  if at > #outcome then drop(queue, task.member, task.name, task.is_long, ended_at, held.flags) end
+  if at > #outcome then drop(queue, task.member, task.name, task.is_long, ended_at, flags) end
   return at
 end
 
--- Write a task that stays, whose old place is free: state, eta, leases, ends of leases, tag, reason.
+-- Write a task that stays, whose old place is free: state, eta, tag and lease record ("": as it was).
 local function write_task(queue, task, outcome, at)
-  local state, eta, leases, spents, tag_bytes, reason_bytes, texts_at = parse('>BI8I4I2I2I4', outcome, at)
-  local spent = {}
-  for index = 1, spents do
-    spent[index], texts_at = parse('>I8', outcome, texts_at)
-  end
-  local tag = sub(outcome, texts_at, texts_at + tag_bytes - 1)
-  local reason = sub(outcome, texts_at + tag_bytes, texts_at + tag_bytes + reason_bytes - 1)
-  local held = task.held or (task.packed and parse_held(task.packed))
-  if not held and (leases > 0 or spents > 0 or reason ~= '') then
-    held = never_held(task.tag, task.name, task.is_long, task.body, task.priority)
-  end
-  if held then
-    held.leases, held.spent, held.tag, held.reason = leases, spent, tag, reason
-    if state == DEAD then held.ready_at = eta end
-    set(queue, AS_HELD .. task.member, pack_held(held))
+  local state, eta, tag_bytes, held_bytes, tag_at = parse('>BI8I2I4', outcome, at)
+  local tag = sub(outcome, tag_at, tag_at + tag_bytes - 1)
+  if held_bytes > 0 then
+    set(queue, AS_HELD .. task.member, sub(outcome, tag_at + tag_bytes, tag_at + tag_bytes + held_bytes - 1))
   end
   if tag ~= task.tag then
     set(queue, task.member, sub(task.body, 1, 9) .. pack('>I2', #tag) .. sub(task.body, 12, BODY_BYTES) .. tag
@@ -142,8 +128,8 @@ end
 
 -- Arguments: now; 1 where a repeat may come, which is answered with the tasks; the tasks as `hold` told them, each behind
 -- its length, and before them a set that is removed unread, if any: 0, the number, the kind of filter, states and tags; for
--- each task what becomes of it: r(emoved), d(eleted), t and the task, or e and the end of its lease, with the task if it
--- stays.
+-- each task what becomes of it: r(emoved), d(eleted), t and the task, or e, the end of its lease, its record and new
+-- attempts, with the task if it stays.
 local function change_tasks(keys, args)
   local told, queue, refusal = args[5], open(keys[1], (parse('>I8', args[3])), args)
   if not queue then return refusal end

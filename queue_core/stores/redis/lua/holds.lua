@@ -116,7 +116,9 @@ end
 -- Return whether a lease record is of a worker's lease.
 local function is_of(packed, worker)
   if not string.find(packed, worker, 1, true) then return false end
-  return parse_held(packed).worker == worker
+  local _, _, _, flags, spents, tag_bytes, name_bytes, worker_bytes, _, at = parse(HELD, packed)
+  at = at + 8 * spents + (is_set(flags, HAS_ADDED) and 8 or 0) + tag_bytes + name_bytes
+  return sub(packed, at, at + worker_bytes - 1) == worker
 end
 
 -- Call `look` with the member, eta and record of each live lease that ends at `begin` or later, soonest first, until it
