@@ -1,7 +1,7 @@
 """Values that are frozen to the type checker and quick to make, and lists of them that are built when first read."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
@@ -20,7 +20,7 @@ def value(cls: type[T]) -> type[T]:
 
 
 if TYPE_CHECKING:
-    from dataclasses import replace as replaced
+    replaced = replace
 else:
 
     def replaced(one: T, **changes: object) -> T:

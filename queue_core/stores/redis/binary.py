@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Sequence
-from struct import Struct, pack
+from struct import Struct, pack, unpack_from
 from typing import Literal
 
 from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
@@ -382,15 +382,17 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
     """
     leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
-    spent: tuple[Instant, ...] = ()
-    if spents:
-        spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
+    spent = _instants(answer, at, spents)
     at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
         texts.append(answer[at : at + length].decode() if length else "")
         at += length
     return (leases, leased_at, ready_at, flags), spent, texts, at
+
+
+def _instants(answer: bytes, at: int, number: int) -> tuple[Instant, ...]:
+    return tuple(Instant(instant) for instant in unpack_from(f">{number}Q", answer, at))
 
 
 def without_payload(task: bytes) -> bytes:
@@ -425,16 +427,23 @@ def parse_task(
     name_end = name_at + name_bytes
     headers, payload_at = _headers(body_flags, answer, name_end)
     state = STATES[state_number - 1]
-    numbers: tuple[int, ...] = (0, 0, 0, 0)
+    leases = leased_at = ready_at = flags = bound = 0
     priority = body_flags // _PRIORITY
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
-    bound = 0
-    if record_bytes:
-        numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
-        bound_at += bool(numbers[3] & _HAS_PRIORITY)
-        bound = int.from_bytes(answer[bound_at:body_at], "big")
-    attempts, progress, checkpoint, next_at = _rare(numbers[3] if rare == "with rare parts" else 0, answer, end)
+    if record_bytes:  # as `parse_lease_record`, without tag and name, which the body has
+        leases, leased_at, ready_at, flags, spents, tags, names, workers, reasons = _LEASE_RECORD.unpack_from(
+            answer, record_at
+        )
+        spent_at = record_at + _LEASE_RECORD.size
+        worker_at = spent_at + 8 * spents + (8 if flags & _HAS_ADDED else 0) + tags + names
+        reason_at = worker_at + workers
+        bound_at = reason_at + reasons + bool(flags & _HAS_PRIORITY)
+        spent = _instants(answer, spent_at, spents) if spents else ()
+        worker = answer[worker_at:reason_at].decode()
+        reason = answer[reason_at : reason_at + reasons].decode() if reasons else ""
+        bound = int.from_bytes(answer[bound_at:body_at], "big") if bound_at < body_at else 0
+    attempts, progress, checkpoint, next_at = _rare(flags if rare == "with rare parts" else 0, answer, end)
     return (
         StoredTask(
             task_id,
@@ -445,9 +454,9 @@ def parse_task(
             answer[name_at:name_end].decode() if name_bytes else None,
             answer[tag_at:name_at].decode() if tag_bytes else None,
             state,
-            numbers[0],
-            Instant(numbers[1]),
-            Instant(numbers[2]) if state is TaskState.LEASED else eta,
+            leases,
+            Instant(leased_at),
+            Instant(ready_at) if state is TaskState.LEASED else eta,
             worker,
             reason,
             spent,

@@ -93,6 +93,17 @@ local function remove_members(queue, state, members)
   end
 end
 
+-- Read the lines of attempts of the tasks whose leases end.
+local function read_lines(queue, tasks, outcomes)
+  local ended, fields = {}, {}
+  for index, task in ipairs(tasks) do
+    if sub(outcomes[5 + index], 1, 1) == ENDED_LETTER and is_set(byte(task.packed, HELD_FLAGS), HAS_ATTEMPTS) then
+      ended[#ended + 1], fields[#fields + 1] = task, ATTEMPTS .. task.member
+    end
+  end
+  for index, lines in ipairs(read_many('HMGET', queue.key, fields)) do ended[index].lines = lines end
+end
+
 -- End a lease: what is counted and recorded of it. Returns the index of what becomes of its task, if that stays.
 local function end_lease(queue, task, outcome)
   local how, ended_at, finished_bytes, attempts_bytes, at = parse('>BI8I4I4', outcome, 2)
@@ -104,7 +115,7 @@ local function end_lease(queue, task, outcome)
   note(queue, sub(outcome, at, at + finished_bytes - 1))
   at = at + finished_bytes
   if attempts_bytes > 0 then
-    leasing.keep_lines(queue, task.member, flags, sub(outcome, at, at + attempts_bytes - 1))
+    leasing.keep_lines(queue, task.member, task.lines, sub(outcome, at, at + attempts_bytes - 1))
     at = at + attempts_bytes
   end
   if at > #outcome then drop(queue, task.member, task.name, task.is_long, ended_at, flags) end
@@ -138,6 +149,7 @@ local function change_tasks(keys, args)
   local tasks = chosen and unchanged(queue, told, at)
   if not tasks then return CHANGED_MEANWHILE end
   local rests, waiters = {}, 0
+  read_lines(queue, tasks, args)
   for _, some in ipairs(chosen) do remove_members(queue, some.state, some.members) end
   for index, task in ipairs(tasks) do
     local outcome = args[5 + index]

@@ -157,10 +157,12 @@ local function leased_by(queue, worker, begin, limit)
       return true
     end
     examined, last = examined + 1, eta
-    if is_of(packed, worker) then found[#found + 1] = { member = member, state = LEASED, eta = eta } end
+    if is_of(packed, worker) then
+      found[#found + 1] = { member = member, id = id_of(member), state = LEASED, eta = eta }
+    end
     return false
   end)
-  table.sort(found, function(one, other) return id_of(one.member) < id_of(other.member) end)
+  table.sort(found, function(one, other) return one.id < other.id end)
   return found, rest
 end
 
@@ -223,7 +225,7 @@ local function tell(queue, parts, task, depth)
     return
   end
   local state, bytes = task.state == IN_LANE and IN_LANE_STATE or task.state, head_bytes(body)
-  parts[size + 1] = pack(TOLD, TOLD_BYTES + #held + bytes, state, id_of(task.member), task.eta, #held, bytes)
+  parts[size + 1] = pack(TOLD, TOLD_BYTES + #held + bytes, state, task.id or id_of(task.member), task.eta, #held, bytes)
   parts[size + 2], parts[size + 3] = held, sub(body, 1, bytes)
 end
 
