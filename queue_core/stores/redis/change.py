@@ -2,7 +2,7 @@
 
 A record is a task as `hold` told it. Redis compares it with the task as it is before it changes any, as nothing is
 locked meanwhile. A task that is removed unread is not even told: its record says of which set it is any one, and Redis
-removes as many of that set as `hold` counted, or nothing if there are fewer by then.
+removes as many of that set as `hold` counted, or nothing if there are fewer by then (ADR 128).
 """
 
 from collections import Counter

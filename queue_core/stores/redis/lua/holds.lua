@@ -1,5 +1,5 @@
--- The first of the two functions under the verbs that change tasks without their leases' tokens (ADR 124): which tasks a
--- verb means. Nothing is locked afterwards.
+-- The first of the two functions under the verbs that change tasks without their leases' tokens (ADR 124, ADR 128): which
+-- tasks a verb means. Nothing is locked afterwards.
 
 holding.TOLD = '>I4BI8I8I4I4'     -- a task as `pack_task` has it, behind its length
 holding.EXAMINED_PER_CALL = 5000  -- leases, about
