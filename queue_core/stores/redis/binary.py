@@ -127,19 +127,19 @@ def pack_lease_record(task: StoredTask) -> bytes:
     return _lease_record(task, flags)
 
 
-def changed_lease_record(told: bytes, task: StoredTask, new: NewParts) -> bytes:
+def changed_lease_record(packed: bytes, task: StoredTask, new: NewParts) -> bytes:
     """Return the lease record of a task that was changed; empty where it stays as it is.
 
     Args:
-        told: the task as it was packed before, from which the flags of what `task` lacks are taken.
+        packed: the task as it was packed before, from which the flags of what `task` lacks are taken.
         new: whether it has attempts that it had not before.
     """
-    *_, record_bytes, _ = _TASK.unpack_from(told)
-    before = told[_TASK.size : _TASK.size + record_bytes]
+    *_, record_bytes, _ = _TASK.unpack_from(packed)
+    before = packed[_TASK.size : _TASK.size + record_bytes]
     if before:
         flags = before[_FLAGS_AT] | _HAS_ADDED | (_HAS_ATTEMPTS if new == "new attempts" else 0)
     elif task.leases or task.spent or task.reason:
-        is_long = told[_TASK.size] & _LONG
+        is_long = packed[_TASK.size] & _LONG
         flags = _HAS_ADDED + is_long + _HAS_PRIORITY * bool(task.priority)
         flags += _HAS_CELERY_ID * bool(celery_id_of(task.headers))
     else:
@@ -159,9 +159,9 @@ def _lease_record(task: StoredTask, flags: int) -> bytes:
     return b"".join((fixed, instants, *texts, worker, reason, priority, bound))
 
 
-def pack_finished(told: bytes, finished: FinishedLease) -> bytes:
-    """Pack a finished lease of a task that was packed as `told`, as `parse_finished` parses it."""
-    _, task_id, *_ = _TASK.unpack_from(told)
+def pack_finished(packed: bytes, finished: FinishedLease) -> bytes:
+    """Pack a finished lease of a task, which was packed before the end of the lease, as `parse_finished` parses it."""
+    _, task_id, *_ = _TASK.unpack_from(packed)
     tag = b"" if finished.tag is None else finished.tag.encode()
     name = b"" if finished.name == f"_{task_id}" else finished.name.encode()
     worker, reason, celery_id = finished.worker.encode(), finished.reason.encode(), finished.celery_id.encode()

@@ -107,20 +107,20 @@ class Calls:
         return True
 
     def changed_before(self, queue: str) -> bytes | None:  # noqa: ARG002 - these calls are no client's
-        """Return the tasks that the client's call changed before, as `change` was told them; None: it did not."""
+        """Return the tasks that the client's call changed before, as `change` was sent; None: it did not."""
         return None
 
-    def change_held(self, queue: str, now: Instant, told: bytes, outcomes: Sequence[bytes]) -> bool:
+    def change_held(self, queue: str, now: Instant, sent: bytes, outcomes: Sequence[bytes]) -> bool:
         """Call `change` of `lua/changes.lua`.
 
         False: a task is not as `hold` found it, or another try of the same call has changed other tasks.
         """
-        args = (pack(">Q", now), b"1" if self.is_repeatable else b"0", told, *outcomes)
+        args = (pack(">Q", now), b"1" if self.is_repeatable else b"0", sent, *outcomes)
         answer = self.send("change", (key_of(queue),), args)
         if isinstance(answer, bytes) and answer.startswith(_CHANGED_MEANWHILE):
             return False
         data = self.changed(answer, (queue,))
-        return not self.is_repeatable or data[DATA:] == told
+        return not self.is_repeatable or data[DATA:] == sent
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
@@ -245,10 +245,10 @@ class IdempotentCalls(Calls):
         data = self.done(self.client.read("changed_before", (key,), (self._session_of_change(key), self._number(key))))
         return data[DATA + 1 :] if data[DATA] == _YES else None
 
-    def change_held(self, queue: str, now: Instant, told: bytes, outcomes: Sequence[bytes]) -> bool:
+    def change_held(self, queue: str, now: Instant, sent: bytes, outcomes: Sequence[bytes]) -> bool:
         """See `Calls.change_held`. What was not done is tried again under the same number."""
         key = key_of(queue)
-        is_done = super().change_held(queue, now, told, outcomes)
+        is_done = super().change_held(queue, now, sent, outcomes)
         if is_done:
             self._changed[key] = self._changed.get(key, 0) + 1
         else:

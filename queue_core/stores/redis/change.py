@@ -1,7 +1,7 @@
 """The primitives of `ChangeVerbs`: which tasks a verb means, and what is written of its outcomes (`lua/changes.lua`).
 
-A record is a task as `hold` told it. Redis compares it with the task as it is before it changes any, as nothing is
-locked meanwhile. A task that is removed unread is not even told: its record says of which set it is any one, and Redis
+A record is a task as `hold` sent it. Redis compares it with the task as it is before it changes any, as nothing is
+locked meanwhile. A task that is removed unread is not even sent: its record says of which set it is any one, and Redis
 removes as many of that set as `hold` counted, or nothing if there are fewer by then (ADR 128).
 """
 
@@ -70,9 +70,9 @@ def hold(calls: Calls, queue: str, selector: Selector, *, now: Instant) -> HeldT
     return replace(_held(spec, _records(data, tasks_at), selector), rest=rest)
 
 
-def _changed_before(spec: QueueSpec, told: bytes, selector: Selector) -> HeldTasks[bytes]:
-    """Return the tasks that `change` was told of by the first try of this call."""
-    records = _records(told, 0)
+def _changed_before(spec: QueueSpec, sent: bytes, selector: Selector) -> HeldTasks[bytes]:
+    """Return the tasks that the first try of this call sent to `change`."""
+    records = _records(sent, 0)
     if isinstance(selector, InStates) and selector.depth == "id":
         sets = [record for record in records if record[0] == _SET_BYTE]
         number = sum(_LENGTH.unpack_from(record, len(_SET))[0] for record in sets) + len(records) - len(sets)
@@ -118,39 +118,39 @@ def _held(spec: QueueSpec, records: list[bytes], selector: Selector) -> HeldTask
 
 
 def change(calls: Calls, queue: str, changes: Sequence[tuple[bytes, Outcome]], *, now: Instant) -> bool:
-    """See `ChangeVerbs.change`. What is removed as a set is told by its number."""
-    told: list[bytes] = []
+    """See `ChangeVerbs.change`. Of a set that is removed only the number is sent."""
+    sent: list[bytes] = []
     outcomes: list[bytes] = []
     sets = Counter([record for record, _ in changes if record[0] == _SET_BYTE])
     for chosen, number in sets.items():
         entry = _SET + _LENGTH.pack(number) + chosen[len(_SET) :]
-        told += (_LENGTH.pack(len(entry)), entry)
+        sent += (_LENGTH.pack(len(entry)), entry)
     for record, outcome in changes:
         if record[0] != _SET_BYTE:
             one = without_payload(record)
-            told += (_LENGTH.pack(len(one)), one)
+            sent += (_LENGTH.pack(len(one)), one)
             outcomes.append(_packed(one, outcome))
-    return calls.change_held(queue, now, b"".join(told), outcomes)
+    return calls.change_held(queue, now, b"".join(sent), outcomes)
 
 
-def _packed(told: bytes, outcome: Outcome) -> bytes:
+def _packed(sent: bytes, outcome: Outcome) -> bytes:
     """Pack what becomes of a task as `change_tasks` of `lua/changes.lua` parses it."""
     if isinstance(outcome, Removed):
         return b"d" if outcome is Removed.DELETED else b"r"
     if isinstance(outcome, StoredTask):
-        return b"t" + _packed_task(told, outcome)
+        return b"t" + _packed_task(sent, outcome)
     finished, task = outcome.finished, outcome.task
-    record = pack_finished(told, finished)
+    record = pack_finished(sent, finished)
     attempts = b"" if task is None else (attempts_text(task.attempts) or "").encode()
     how = NUMBER_OF_OUTCOME[finished.outcome] | (DIED if finished.died else 0)
     end = b"e" + _END.pack(how, finished.ended_at, len(record), len(attempts)) + record + attempts
-    return end if task is None else end + _packed_task(told, task, "new attempts" if attempts else "no new attempts")
+    return end if task is None else end + _packed_task(sent, task, "new attempts" if attempts else "no new attempts")
 
 
-def _packed_task(told: bytes, task: StoredTask, new: NewParts = "no new attempts") -> bytes:
+def _packed_task(sent: bytes, task: StoredTask, new: NewParts = "no new attempts") -> bytes:
     """Pack a task as it is afterwards; what becomes ready waits for its tag's lane, if there is one."""
     state = _NUMBER_OF_STATE[TaskState.READY if task.state is TaskState.HELD else task.state]
-    tag, record = (task.tag or "").encode(), changed_lease_record(told, task, new)
+    tag, record = (task.tag or "").encode(), changed_lease_record(sent, task, new)
     return _TASK.pack(state, task.eta, len(tag), len(record)) + tag + record
 
 
