@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from orchestrator.base.errors import ConfigError
 from orchestrator.config.placeholders import near_misses
@@ -29,7 +29,7 @@ from queue_core.config.settings import (
 )
 from queue_core.config.store_urls import has_password, scheme_of
 from queue_core.config.units import format_seconds
-from queue_core.config.yaml_document import Document, read_document, shown_path
+from queue_core.config.yaml_document import Document, DocumentError, read_document, shown_path
 from queue_core.limits import CELERY_MESSAGE_BYTES, FARTHEST_ETA_SECONDS
 from queue_core.schedules.schedule import Schedule
 
@@ -40,8 +40,11 @@ FLEET_VARIABLES: Final = {
     ("supervisor", "lead"): "TOWLINE_SUPERVISOR_LEAD",
     ("supervisor", "listen"): "TOWLINE_SUPERVISOR_LISTEN",
 }
+POOL_VARIABLES: Final = "TOWLINE_POOL_VARIABLES"
+"""The variable with values of pools' `env`, as JSON by pool and name: for files that others may read (ADR 127)."""
 SAFE_RETENTION_SECONDS: Final = 300.0
 """How long names of deleted tasks refuse a second add, at least, where a tick is not noted as it is added (ADR 38)."""
+_POOL_VARIABLES: Final = TypeAdapter(dict[str, dict[str, str]])
 _FLEET_KEYS: Final = ("pools", "supervisor")
 _NOT_PATHS: Final = frozenset({"env", "command", "labels", "tags", "constraints"})
 """Settings whose values are free text, so a leading ~ in them is not taken for a home folder."""
@@ -93,6 +96,7 @@ class Project:
             for part in (self.queue_file, self.supervisor)
             for text in _named_variables(part.model_dump(mode="json"))
         }
+        named.add(POOL_VARIABLES)
         if scheme_of(url) not in _LIBPQ_SCHEMES:
             named.add("PGPASSWORD")
         if has_password(environment.get("TOWLINE_STORE", "")):
@@ -134,7 +138,22 @@ def read_settings(file: str | Path = DEFAULT_FILE, *, environment: Mapping[str, 
 def overrides_of(environment: Mapping[str, str]) -> list[Override]:
     """Return the overrides that `TOWLINE_...` variables make."""
     fleet = [Override(path, environment[name], name) for path, name in FLEET_VARIABLES.items() if environment.get(name)]
-    return [*environment_overrides(environment), *fleet]
+    return [*environment_overrides(environment), *fleet, *_pool_variables(environment.get(POOL_VARIABLES, ""))]
+
+
+def _pool_variables(text: str) -> list[Override]:
+    """Return the overrides of pools' `env`. Raises `DocumentError` if the text is no JSON of texts by pool and name."""
+    if not text:
+        return []
+    try:
+        by_pool = _POOL_VARIABLES.validate_json(text)
+    except ValidationError:
+        raise DocumentError((f"{POOL_VARIABLES}: write JSON such as " + '{"resize": {"API_KEY": "..."}}',)) from None
+    return [
+        Override(("pools", pool, "env", name), value, POOL_VARIABLES)
+        for pool, variables in by_pool.items()
+        for name, value in variables.items()
+    ]
 
 
 def parse_at(text: str, path: Path, *, overrides: Sequence[Override]) -> Project:
@@ -163,6 +182,7 @@ def parse(
     """
     document = read_document(text, name=name, repeats="kept")
     refuse_empty(document)
+    overrides = [one for one in overrides if one.origin != POOL_VARIABLES or _is_there(one.path[:2], document.data)]
     data = overlay(document.data, overrides)
     queue_file, problems = parse_queue_file(data, other_keys=_FLEET_KEYS)
     mapping = data if isinstance(data, Mapping) else {}
@@ -195,6 +215,15 @@ def parse(
         notes=notes,
         name=Path(name).name,
     )
+
+
+def _is_there(path: Sequence[str], data: object) -> bool:
+    """Return whether the data has a value at this path."""
+    for key in path:
+        if not isinstance(data, Mapping) or key not in data:
+            return False
+        data = data[key]
+    return True
 
 
 def _celery_queues(queue_file: QueueFile, pools: Mapping[str, PoolSpec]) -> dict[str, str]:

@@ -185,7 +185,7 @@ class Queue(Protocol):
         scan: int = 10_000,
         payload_bytes: int = 0,
     ) -> "SearchPage":
-        """Return up to `limit` tasks that match, of up to `scan` that are looked at; go on with `next_after`."""
+        """Return up to `limit` tasks that match, of up to `scan` that are looked at; continue with `next_after`."""
 
     def change_matching(
         self,
@@ -200,7 +200,7 @@ class Queue(Protocol):
     ) -> "MatchedBatch":
         """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
 
-        Go on with `next_after`. `eta`: of a postponement; `tag`: of a retag, None is no tag. A task that no
+        Continue with `next_after`. `eta`: of a postponement; `tag`: of a retag, None is no tag. A task that no
         longer matches when its turn comes is left, and so are leased tasks by a retag. To change what was counted,
         and nothing that came since, give `as_of` of the count's answer as `Search.as_of`.
         """

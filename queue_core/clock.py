@@ -49,8 +49,12 @@ def monotonic_microseconds() -> int:
     return time.monotonic_ns() // 1000
 
 
-def _monotonic_microseconds_of(clock: Clock) -> int:
-    return round(clock.monotonic() * MICROSECONDS)
+def _wall_nanoseconds_of(clock: Clock) -> int:
+    return clock.now() * 1000
+
+
+def _monotonic_nanoseconds_of(clock: Clock) -> int:
+    return round(clock.monotonic() * MICROSECONDS) * 1000
 
 
 class SystemClock:
@@ -160,19 +164,24 @@ class SteadyClock:
         boot: the id of this boot.
         """
         self._host = host or SystemClock()
-        self._monotonic = monotonic_microseconds if host is None else partial(_monotonic_microseconds_of, host)
+        # The host's own are called directly: a change in a store reads them twice.
+        self._wall_ns = time.time_ns if host is None else partial(_wall_nanoseconds_of, host)
+        self._monotonic_ns = time.monotonic_ns if host is None else partial(_monotonic_nanoseconds_of, host)
         self._boot = boot_id() if boot is None else boot
         _, offset, _ = min(self._reading() for _ in range(READINGS))
         self.course = Course(self._boot, offset)
 
     def _reading(self) -> tuple[int, int, int]:
         """Read both clocks; return how long that took, the wall clock's lead over the monotonic one, and that one."""
-        before, wall, after = self._monotonic(), self._host.now(), self._monotonic()
+        before, wall, after = self._monotonic(), self._wall_ns() // 1000, self._monotonic()
         return after - before, wall - after, after
+
+    def _monotonic(self) -> int:
+        return self._monotonic_ns() // 1000
 
     def now(self) -> Instant:
         """Return the store's time."""
-        course, monotonic = self.course, self._monotonic()
+        course, monotonic = self.course, self._monotonic_ns() // 1000
         return course.store_time(monotonic) if course.lag else Instant(monotonic + course.offset)
 
     def wall(self) -> Instant:
@@ -206,7 +215,8 @@ class SteadyClock:
 
     def is_stepped(self) -> bool:
         """Return whether the wall clock was stepped since the last course was adopted; costs two readings."""
-        return abs(self._host.now() - self._monotonic() - self.course.offset) > STEP_MICROSECONDS
+        moved = (self._wall_ns() - self._monotonic_ns()) // 1000 - self.course.offset
+        return not -STEP_MICROSECONDS <= moved <= STEP_MICROSECONDS
 
     def adopt(self, course: Course) -> None:
         """Follow this course from now on."""

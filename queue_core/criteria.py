@@ -174,7 +174,7 @@ class SearchPage:
     """Tasks that match, oldest first by id, and how far the search came.
 
     Args:
-        next_after: the next call goes on behind it; None: the search is over.
+        next_after: the next call continues behind it; None: the search is over.
         scanned: tasks that were looked at.
         total: tasks of these tags and states that there are.
     """

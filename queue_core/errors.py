@@ -5,9 +5,10 @@ QueueError
 │   ├── InvalidQueueNameError, InvalidTaskNameError, InvalidTagError, InvalidEtaError
 │   ├── InvalidLeaseTimeError, InvalidCountError, InvalidTokenError, InvalidSettingError
 │   ├── InvalidArgumentsError        correct the arguments: the message names the function and the field
+│   ├── KeyReusedError               give the call a number of its own: its Idempotency-Key is another call's
 │   ├── TaskTooLargeError, TooManyTasksError, TooManyTagsError
 │   └── BadFileError                 correct the file, or export again
-│       └── CutShortError            complete the file, then go on
+│       └── CutShortError            complete the file, then continue
 ├── UnknownQueueError                name a queue that exists; the message lists some
 │   └── QueueMovedError              open the store that the message names
 ├── UnknownScheduleError             name a schedule that exists; the message lists some
@@ -38,7 +39,7 @@ class QueueError(Exception):
 
 
 class InvalidRequestError(QueueError):
-    """The call is invalid whatever the state of the queue; nothing was changed."""
+    """The call is invalid in any state of the queue; nothing was changed."""
 
 
 class InvalidQueueNameError(InvalidRequestError):
@@ -77,6 +78,13 @@ class InvalidArgumentsError(InvalidRequestError):
     """The arguments of a task don't fit its function; the message names the function, the field and the reason."""
 
 
+class KeyReusedError(InvalidRequestError):
+    """An `Idempotency-Key` was used before for another call: for another path, body or token.
+
+    This call changed nothing, and the first keeps its answer.
+    """
+
+
 class TaskTooLargeError(InvalidRequestError):
     """A payload is over the limit: `most` bytes."""
 
@@ -90,7 +98,7 @@ class TooManyTasksError(InvalidRequestError):
 
 
 class TooManyTagsError(InvalidRequestError):
-    """A lease asks for more tags at once than the limit."""
+    """A lease requests more tags at once than the limit."""
 
 
 class QueueModeError(InvalidRequestError):

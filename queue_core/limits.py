@@ -72,6 +72,8 @@ _QUEUE_NAME = re.compile(r"[a-zA-Z0-9-]{1,100}")
 _TASK_NAME = re.compile(r"[a-zA-Z0-9_-]{1,500}")
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NUMBERS = (float, int)
+"""The types of nearly all numbers, looked at before `is_number` is called on the way of every lease."""
 _CHOSEN_NAME = re.compile(r"_[0-9]+")
 
 
@@ -106,7 +108,8 @@ def check_tag(tag: str) -> None:
         raise InvalidTagError(
             f"tag must be 1 to {MAX_TAG_BYTES} bytes without NUL: {shown_value(tag)} has {size} bytes"
         )
-    check_text("tag", tag, error=InvalidTagError)
+    if not tag.isascii():
+        check_text("tag", tag, error=InvalidTagError)
 
 
 def check_text(what: str, text: str, *, error: type[InvalidRequestError] = InvalidRequestError) -> None:
@@ -144,7 +147,7 @@ def check_eta(eta: Instant, *, now: Instant, most_seconds: float = MAX_ETA_SECON
         eta = Instant(min(_FAR, max(-_FAR, eta)))
         raise InvalidEtaError(
             f"eta must be after 1970 and at most {most_seconds:.0f} s ({most_seconds / 86_400:g} days) ahead: "
-            f"{eta} us, {ahead:.0f} s ahead{_of_max_eta(most_seconds, queue)}"
+            f"{eta} us, {ahead:.0f} s ahead{_max_eta_hint(most_seconds, queue)}"
         )
 
 
@@ -152,7 +155,7 @@ def check_delay_seconds(seconds: float, *, most_seconds: float = MAX_ETA_SECONDS
     """Raise `InvalidEtaError` unless `seconds` are in [0, `most_seconds`]: `max_eta` of `queue`."""
     if not is_number(seconds) or not 0 <= seconds <= most_seconds:
         limit = f"[0, {most_seconds:.0f}] s"
-        hint = _of_max_eta(most_seconds, queue)
+        hint = _max_eta_hint(most_seconds, queue)
         raise InvalidEtaError(f"delay must be a number in {limit}: {shown_value(seconds)}{hint}")
 
 
@@ -164,7 +167,7 @@ def check_any_delay_seconds(seconds: float) -> None:
         check_delay_seconds(seconds)
 
 
-def _of_max_eta(most_seconds: float, queue: str) -> str:
+def _max_eta_hint(most_seconds: float, queue: str) -> str:
     """Return how to allow a later eta, as words to append."""
     return f"; raise max_eta of queue {queue}" if queue and most_seconds < FARTHEST_ETA_SECONDS else ""
 
@@ -177,7 +180,7 @@ def check_ahead_seconds(seconds: float) -> None:
 
 def check_lease_seconds(seconds: float, *, what: str = "lease time") -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 7 days; `what` is what the message calls them."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_LEASE_SECONDS:
+    if (type(seconds) not in _NUMBERS and not is_number(seconds)) or not 0 <= seconds <= MAX_LEASE_SECONDS:
         raise InvalidLeaseTimeError(
             f"{what} must be a number in [0, {MAX_LEASE_SECONDS:.0f}] s (7 days): {shown_value(seconds)}"
         )
@@ -185,7 +188,7 @@ def check_lease_seconds(seconds: float, *, what: str = "lease time") -> None:
 
 def check_wait_seconds(seconds: float) -> None:
     """Raise `InvalidLeaseTimeError` unless 0 <= `seconds` <= 300."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_WAIT_SECONDS:
+    if (type(seconds) not in _NUMBERS and not is_number(seconds)) or not 0 <= seconds <= MAX_WAIT_SECONDS:
         raise InvalidLeaseTimeError(
             f"waiting time must be a number in [0, {MAX_WAIT_SECONDS:.0f}] s: {shown_value(seconds)}; "
             "call again to wait longer"
@@ -217,7 +220,8 @@ def check_max_leases(number: int) -> None:
 
 def check_lease_count(count: int) -> None:
     """Raise `InvalidCountError` unless 1 <= `count` <= 1000."""
-    check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)
+    if type(count) is not int or not 1 <= count <= MAX_TASKS_PER_LEASE:
+        check_whole("number of tasks to lease", count, 1, MAX_TASKS_PER_LEASE)
 
 
 def check_add_count(count: int) -> None:
@@ -238,7 +242,8 @@ def check_worker(worker: str) -> None:
         raise InvalidTaskNameError(f"worker must be text: {worker!r}")
     if len(worker) > MAX_WORKER_CHARACTERS:
         raise InvalidTaskNameError(f"worker must be at most {MAX_WORKER_CHARACTERS} characters: {len(worker)}")
-    check_text("worker", worker, error=InvalidTaskNameError)
+    if not worker.isascii() or "\x00" in worker:
+        check_text("worker", worker, error=InvalidTaskNameError)
 
 
 def check_known_names(names: Sequence[str]) -> None:
@@ -322,7 +327,7 @@ def is_number(value: object) -> bool:
 
 def check_whole(name: str, number: int, least: int, most: int) -> None:
     """Raise `InvalidCountError` unless `number` is a whole number in [`least`, `most`]."""
-    if not isinstance(number, int) or isinstance(number, bool) or not least <= number <= most:
+    if type(number) is bool or not isinstance(number, int) or not least <= number <= most:
         raise InvalidCountError(f"{name} must be a whole number in [{least}, {most}]: {shown_value(number)}")
 
 

@@ -103,7 +103,8 @@ class LocalQueue(Queue):
     ) -> ExchangeResult:
         """See `Queue.exchange`."""
         check_wait_seconds(wait_seconds)
-        check_worker(worker)
+        if type(worker) is not str:
+            check_worker(worker)  # its text is checked by the unit of work
 
         def lease(work: UnitOfWork) -> Granted:
             return work.lease(self._name, count=count, seconds=seconds, tags=tags, worker=worker, allowance=ROOM)

@@ -63,7 +63,8 @@ class Outbox:
                 if outcome is not None and deletion.then:
                     added.extend(outcome.then)
                     self.record_added(queue, deletion.then, outcome.then)
-        return added, [deletions[at].token for at in none_indexes(outcomes)]
+        lost = none_indexes(outcomes)
+        return added, [deletions[at].token for at in lost] if lost else []
 
     def record_added(self, queue: str, tasks: Sequence[NewTask], added: Sequence[Added]) -> None:
         """Record an add; `added` are the outcomes in the order of `tasks`."""

@@ -11,6 +11,7 @@ from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, Att
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.fast_values import replaced, value
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
+from queue_core.rare_fields import copy_rare_fields, has_rare_fields
 from queue_core.stats import FinishedLease, LeaseOutcome, TaskRemoval
 from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState, celery_id_of
 
@@ -68,7 +69,7 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
     """Return the task that an add makes. Ties in eta are leased by id, the order of insertion."""
     eta = effective_eta(new, now=now)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    return StoredTask(
+    task = StoredTask(
         task_id,
         queue,
         new.payload,
@@ -79,9 +80,9 @@ def add(new: NewTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
         state,
         ready_at=eta,
         max_leases=new.max_leases,
-        headers=new.headers or None,
         priority=new.priority,
     )
+    return copy_rare_fields(new, task) if has_rare_fields(new) else task
 
 
 def lease_order(task: StoredTask) -> tuple[int, Instant, int]:

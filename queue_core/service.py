@@ -13,7 +13,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Generic, TypeVar
 
-from queue_core.clock import Clock, Instant, seconds_between
+from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
 from queue_core.events import EventLog, Lifecycle, NullLog
 from queue_core.outbox import Outbox
@@ -74,6 +74,7 @@ class QueueService:
         wake: called when tasks became leasable; by default it publishes the store's signals.
         """
         self.store = store
+        self._is_remote = store.is_remote
         self.clock = clock or store.clock
         self._log = log or NullLog()
         self._jitter = jitter
@@ -95,7 +96,7 @@ class QueueService:
         run twice. Raises `StoreError` when the store failed: no operation took effect, or, for an
         `OutcomeUnknownError`, all of them may have.
         """
-        if not self.store.is_remote:
+        if not self._is_remote:
             try:
                 return self._commit(operations, unit, follow)
             except StoreFullError:
@@ -166,7 +167,7 @@ class QueueService:
         """
         run = partial(self._run_one, operation, unit)
         try:
-            work, outcome, ticket = self._retried(run) if self.store.is_remote else run()
+            work, outcome, ticket = self._retried(run) if self._is_remote else run()
         except StoreFullError:
             if not self.store.make_room():
                 raise
@@ -177,7 +178,8 @@ class QueueService:
             raise OutcomeUnknownError(
                 f"the change was made but not confirmed by the disk: {error}; check before repeating"
             ) from error
-        self._publish(work)
+        if work.recorded or work.wakes:
+            self._publish(work)
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
@@ -185,7 +187,13 @@ class QueueService:
     def _run_one(self, operation: Operation[T], unit: Unit) -> tuple[UnitOfWork, T | QueueError, Ticket]:
         """Run `_commit` for a single operation."""
         with self.store.begin(unit) as transaction:
-            work = self._unit_of_work(transaction, self._log.lifecycle)
+            work = UnitOfWork(
+                transaction,
+                now=self.clock.now(),
+                lifecycle=self._log.lifecycle,
+                jitter=self._jitter,
+                storage=self._storage,
+            )
             outcome: T | QueueError
             try:
                 outcome = operation(work)
@@ -207,7 +215,7 @@ class QueueService:
 
     def read(self, operation: Operation[T]) -> T:
         """Run a read-only operation on a snapshot, without blocking writers. Retried as in `commit`."""
-        return self._read(operation) if not self.store.is_remote else self._retried(lambda: self._read(operation))
+        return self._read(operation) if not self._is_remote else self._retried(lambda: self._read(operation))
 
     def _read(self, operation: Operation[T]) -> T:
         with self.store.read() as transaction:
@@ -226,10 +234,10 @@ class QueueService:
         if not leases or leases[0].expires_at <= leases[0].leased_at:
             return False
         now = self.clock.now()
-        age_seconds = seconds_between(since or leases[0].leased_at, now)
+        age_seconds = (now - (since or leases[0].leased_at)) / MICROSECONDS
         if age_seconds < STALL_SECONDS:
             return False
-        return (self.store.is_remote and age_seconds > LATE_SECONDS) or min(leases, key=_EXPIRES_AT).expires_at <= now
+        return (self._is_remote and age_seconds > LATE_SECONDS) or min(leases, key=_EXPIRES_AT).expires_at <= now
 
     def close(self) -> None:
         """Close the store."""

@@ -24,7 +24,16 @@ from queue_core.stats import (
     TaskRemoval,
     WaitingTask,
 )
-from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, quarantined_task_of
+from queue_core.task import (
+    SOLO_WORKER_MARK,
+    Lease,
+    NewTask,
+    QueueSpec,
+    StoredTask,
+    TagFilter,
+    TaskState,
+    quarantined_task_of,
+)
 from queue_core.verbs import (
     Added,
     Busy,
@@ -51,7 +60,8 @@ Unit: TypeAlias = Literal["transaction", "verb"]
 
 def unit_of_lease(worker: str) -> Unit:
     """Return the unit in which to commit a worker's lease or exchange: a solo worker's takes several verbs."""
-    return "verb" if quarantined_task_of(worker) is None else "transaction"
+    is_solo = SOLO_WORKER_MARK in worker and quarantined_task_of(worker) is not None
+    return "transaction" if is_solo else "verb"
 
 
 Kept: TypeAlias = Literal["days", "always"]
@@ -302,6 +312,9 @@ class Transaction(Protocol):
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
         """Record the answer (JSON) to a call in place of its session's previous one; see `keep_answer`."""
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        """Raise `OutcomeUnknownError` where what `keep_answer` kept for a repeat's first try may be forgotten."""
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         """Return the number and the answer of a session's last call that `keep_answer` recorded."""

@@ -1,11 +1,10 @@
 """The queue's values: tasks, leases, tag filters and queue settings. Frozen; change them with `replace`. See ADR 3."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from typing import Final, Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias
 
 from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
 from queue_core.attempts.attempt import Attempt
@@ -13,6 +12,7 @@ from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidTokenError
 from queue_core.fast_values import value
 from queue_core.limits import MAX_ETA_SECONDS, MAX_LEASE_SECONDS, MAX_PAYLOAD_BYTES, NAME_RETENTION_SECONDS
+from queue_core.rare_fields import copy_rare_fields, has_rare_fields
 
 _TOKEN = re.compile(r"([0-9]{1,18})\.([0-9]{1,18})")
 
@@ -26,7 +26,7 @@ CELERY_ID_FORM: Final = re.compile(r"[0-9A-Za-z_.:@-]{8,200}")
 
 
 class TaskState(IntEnum):
-    """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta by themselves.
+    """The state of a task. READY may be leased; DELAYED and LEASED become READY at their eta without a call.
 
     A HELD task's eta has come, but a limit of its tag holds it back (`admission`).
     The stored state may lag behind the clock: a DELAYED or LEASED task whose eta has passed *is* leasable, and every
@@ -275,7 +275,7 @@ def chosen_name(task_id: int) -> str:
 
 def lease_of(task: StoredTask) -> Lease:
     """Return the lease of a LEASED task."""
-    return Lease(
+    lease = Lease(
         task.queue,
         task.shown_name,
         task.tag,
@@ -287,9 +287,9 @@ def lease_of(task: StoredTask) -> Lease:
         task.eta,
         task.ready_at,
         task.added_at,
-        task.headers,
-        task.checkpoint,
+        checkpoint=task.checkpoint,
     )
+    return copy_rare_fields(task, lease) if has_rare_fields(task) else lease
 
 
 SOLO_WORKER_MARK: Final = ".alone."
@@ -321,13 +321,3 @@ def celery_id_of(headers: Headers | None) -> str:
     """Return the id that Celery gave a task, from its headers; "" for none."""
     found = headers.get(CELERY_ID, "") if headers else ""
     return found if CELERY_ID_FORM.fullmatch(found) else ""
-
-
-def headers_text(headers: Headers | None) -> str | None:
-    """Return headers as stored, a JSON object; None for none."""
-    return json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":")) if headers else None
-
-
-def headers_of(text: str | None) -> dict[str, str] | None:
-    """Parse what `headers_text` wrote."""
-    return cast("dict[str, str]", json.loads(text)) if text else None

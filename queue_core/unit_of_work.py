@@ -15,7 +15,14 @@ from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_
 from queue_core.changes import READY_OR_HELD, Selector, Transition
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.clock import after as after_seconds
-from queue_core.errors import PermissionDeniedError, QueueError, StoreError, UnknownQueueError, WorkerRetiredError
+from queue_core.errors import (
+    KeyReusedError,
+    PermissionDeniedError,
+    QueueError,
+    StoreError,
+    UnknownQueueError,
+    WorkerRetiredError,
+)
 from queue_core.events import Lifecycle, QueueEvent
 from queue_core.outbox import Outbox, WakeUp
 from queue_core.process.wording import shown_limits
@@ -36,6 +43,7 @@ from queue_core.stores.bounded_page import bounded_page
 from queue_core.task import (
     ALL_STATES,
     ANY,
+    SOLO_WORKER_MARK,
     NewTask,
     QuarantinedTask,
     QueueSpec,
@@ -71,6 +79,7 @@ from queue_core.verbs import (
     Renewal,
     Renewed,
     handed_over,
+    key_reused,
 )
 
 PURGE_CHUNK = 1000
@@ -145,23 +154,28 @@ class UnitOfWork(Outbox):
         limits.check_add_count(len(tasks))
         beyond = check_new_tasks(tasks, now=self.now)
 
-        def check() -> None:
-            if beyond:
-                self._check_beyond(queue, beyond)
-            self._storage.check(self.transaction, tasks, now=self.now)
-
-        added = self._once(
-            call,
-            "add",
-            lambda transaction: transaction.add(queue, tasks, now=self.now),
-            check=check,
-            queue=queue,
-            adds=tasks,
-            encode=idempotency.encode_added,
-            decode=partial(idempotency.decode_added, len(tasks)),
-        )
+        if call is None:
+            self._check_room(queue, tasks, beyond)
+            added = self.transaction.add(queue, tasks, now=self.now)
+        else:
+            added = self._once(
+                call,
+                "add",
+                lambda transaction: transaction.add(queue, tasks, now=self.now),
+                check=lambda: self._check_room(queue, tasks, beyond),
+                queue=queue,
+                adds=tasks,
+                encode=idempotency.encode_added,
+                decode=partial(idempotency.decode_added, len(tasks)),
+            )
         self.record_added(queue, tasks, added)
         return added
+
+    def _check_room(self, queue: str, tasks: Sequence[NewTask], beyond: Sequence[NewTask]) -> None:
+        """Check tasks by the limits of the store, and `beyond`, some of them, by those of their queues."""
+        if beyond:
+            self._check_beyond(queue, beyond)
+        self._storage.check(self.transaction, tasks, now=self.now)
 
     def _check_beyond(self, queue: str, tasks: Sequence[NewTask]) -> None:
         """Check tasks that not every queue takes by the settings of theirs, which are read for no others."""
@@ -203,16 +217,16 @@ class UnitOfWork(Outbox):
             try:
                 return checked()
             except idempotency.UNFIT as error:
-                raise idempotency.key_reused(call) from error
-        kept = transaction.answer_of(call, now=self.now)
+                raise key_reused(call) from error
+        kept = call.answer_in(transaction.last_answer(call.session))  # the store has others itself
         if kept is not None:
             idempotency.raise_refusal(kept)
         try:
             return checked()
-        except StoreError:
+        except (StoreError, KeyReusedError):
             raise
         except idempotency.UNFIT as error:
-            raise idempotency.key_reused(call) from error
+            raise key_reused(call) from error
         except QueueError as error:
             queues = [queue, *[task.queue for task in adds if task.queue]]
             if deduplicating.close_call(queues):  # its first try may still come, and would take effect
@@ -326,7 +340,7 @@ class UnitOfWork(Outbox):
     def _exchange(
         self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
     ) -> tuple[Granted, Sequence[str]]:
-        if quarantined_task_of(request.worker) is not None:
+        if SOLO_WORKER_MARK in request.worker and quarantined_task_of(request.worker) is not None:
             added, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
             granted = self._lease(transaction, queue, request)
         else:
@@ -626,7 +640,7 @@ class UnitOfWork(Outbox):
             limits.check_worker(worker)
         reads = self.transaction
         stats = reads.stats(queue, tags, now=self.now)
-        limits_held = limits_that_hold(reads.queue(queue), stats) if stats.held or stats.room is not None else ()
+        limits_held = blocking_limits(reads.queue(queue), stats) if stats.held or stats.room is not None else ()
         return Observation(
             self.now,
             stats,
@@ -668,7 +682,7 @@ class UnitOfWork(Outbox):
                 self.wakes[key] = self.wakes.get(key, 0) + page.stats.ready
 
 
-def limits_that_hold(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
+def blocking_limits(spec: QueueSpec, stats: QueueStats) -> tuple[str, ...]:
     """Return the settings of a queue that keep tasks from being leased now, as they are written."""
     found: list[str] = []
     if stats.leasable < stats.ready:

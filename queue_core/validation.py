@@ -13,7 +13,8 @@ from queue_core.errors import (
     QueueMovedError,
     StorageLimitError,
 )
-from queue_core.limits import check_headers, shown_value
+from queue_core.limits import shown_value
+from queue_core.rare_fields import check_rare_fields, has_rare_fields
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 FILLED_FROM = "filled from "
@@ -37,8 +38,8 @@ def check_new_tasks(tasks: Sequence[NewTask], *, now: Instant | None = None) -> 
             or task.priority
         ):
             check_types(task)
-        if task.headers is not None:
-            check_headers(task.headers)
+        if has_rare_fields(task):
+            check_rare_fields(task)
         try:
             is_beyond = _check_limits(task, now)
         except (TypeError, AttributeError):
@@ -126,7 +127,8 @@ def check_filter(tags: object) -> None:
     """Raise an `InvalidRequestError` unless `tags` is a `TagFilter` with legal tags, not too many."""
     if not isinstance(tags, TagFilter):
         raise InvalidRequestError(f"tags must be a TagFilter, such as TagFilter.of('resize'): {tags!r}")
-    limits.check_tags(tags.tags)
+    if tags.tags:
+        limits.check_tags(tags.tags)
 
 
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:

@@ -5,13 +5,14 @@ A `None` in place of an outcome: that token is not current and changed nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from operator import attrgetter
 from typing import Final, Literal, Self, TypeAlias
 
 from queue_core import semantics
 from queue_core.attempts.attempt import GIVEN_BACK, Failure
 from queue_core.clock import Instant
-from queue_core.errors import OutcomeUnknownError
+from queue_core.errors import KeyReusedError, OutcomeUnknownError
 from queue_core.fast_values import value
 from queue_core.stats import FinishedLease, LiveLease, QueueStats, Samples, WaitingTask, WorkerActivity
 from queue_core.task import ANY, Lease, NewTask, Progress, StoredTask, TagFilter, TaskState
@@ -189,18 +190,39 @@ class ClientCall:
     """One call of a client's session: a session makes one call at a time and numbers them upwards.
 
     `is_repeat`: the call may have been sent before, so look for its recorded answer. `age_seconds`: the longest time
-    since it was first sent.
+    since it was first sent. `meaning`: the fingerprint of who asks for what, as `meaning_of` makes it, which is kept
+    with the answer; "": it is not known, and the call is told by its number alone.
     """
 
     session: str
     number: int
     is_repeat: bool = False
     age_seconds: int = 60
+    meaning: str = ""
+
+    def kept(self, answer: bytes) -> bytes:
+        """Return an answer (JSON) as it is kept: behind the fingerprint of the call."""
+        return self.meaning.encode() + answer if self.meaning else answer
+
+    def answer_of(self, kept: bytes) -> bytes:
+        """Return the answer in what was kept. Raises `KeyReusedError` when it is that of a call with another meaning.
+
+        Answers that were kept without a fingerprint have none to compare.
+        """
+        if not kept.startswith(MEANING_SIGN):
+            return kept
+        self.check_meaning(kept[:MEANING_BYTES].decode())
+        return kept[MEANING_BYTES:]
+
+    def check_meaning(self, kept: str) -> None:
+        """Raise `KeyReusedError` when the call that has this number means something else; "": that is not known."""
+        if kept and self.meaning and kept != self.meaning:
+            raise key_reused(self)
 
     def answer_in(self, last: tuple[int, bytes] | None) -> bytes | None:
         """Return this call's answer if `last`, the number and answer of the session's last call, is this call.
 
-        Raises `OutcomeUnknownError` when `last` is a later call.
+        Raises `OutcomeUnknownError` when `last` is a later call, `KeyReusedError` when its number is another call's.
         """
         if last is None or last[0] < self.number:
             return None
@@ -209,7 +231,44 @@ class ClientCall:
                 f"call {self.number} of its session comes after call {last[0]} was answered: whether it took effect is "
                 "not known; check before repeating"
             )
-        return last[1]
+        return self.answer_of(last[1])
+
+
+MEANING_SIGN: Final = b"#"
+"""The first byte of a fingerprint, with which no JSON begins."""
+MEANING_BYTES: Final = 17
+"""The sign, and 16 hexadecimal digits."""
+
+
+def meaning_of(about: str, body: bytes | bytearray, *, by: bytes = b"") -> str:
+    """Return the fingerprint of a call, by which its key is known to be its own (ADR 126).
+
+    Args:
+        about: what is called: verb and queue, or endpoint, path and query.
+        body: what it is called with.
+        by: the caller's mark, at most 64 bytes: the same call by another caller is another call.
+    """
+    digest = blake2b(f"{about}\n".encode(), digest_size=8, key=by)
+    digest.update(body)
+    return f"#{digest.hexdigest()}"
+
+
+def key_reused(call: ClientCall) -> KeyReusedError:
+    """Return the error for a call whose number is that of another call of its session."""
+    session, _, _ = call.session.partition(".")  # behind it is what the server does for the call
+    return KeyReusedError(
+        f"Idempotency-Key {session}/{call.number} belongs to another call: its path, body or token was another, and "
+        "nothing was changed by this one; give each call of a session a number of its own, and repeat a call with the "
+        "number, path, body and token of its first try"
+    )
+
+
+def too_old(call: ClientCall) -> OutcomeUnknownError:
+    """Return the error for a repeat whose answer may be forgotten."""
+    return OutcomeUnknownError(
+        f"this call was first sent {call.age_seconds} s ago, too long ago or with very many others since: it is no "
+        "longer known whether it took effect; check before repeating it"
+    )
 
 
 @dataclass(frozen=True, slots=True)

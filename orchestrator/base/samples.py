@@ -125,7 +125,7 @@ class QueueSample:
     queue, from the oldest to `ready` itself; `first_seen_seconds_ago` says per worker how long ago its first lease call
     was (absent: none yet); `presence` says per worker when it last called for a lease (absent: unknown). `upcoming` has
     delayed tasks that were never leased and become leasable soon, as cumulative counts (`position`) over time.
-    `cursor` is where the source's finished leases go on after this sample. `ready` tasks can be leased now; `held` are
+    `cursor` is the place of the next finished lease. `ready` tasks can be leased now; `held` are
     those that limits of the queue or of their tags keep from it, by the settings that `held_by` names, and waits count
     from when a task could be leased. `held_by_rate`: time alone will let more of them be leased. `ages`: how the waits
     are known; a source whose messages carry no time estimates them.

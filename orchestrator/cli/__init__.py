@@ -40,7 +40,7 @@ _FLEET: Final = {
     "replace": CommandEntry("orchestrator.cli.commands.drain", RUN, "replace all workers of a pool, new before old"),
     "demo": CommandEntry("orchestrator.cli.commands.demo", RUN, "watch a fleet work, grow, survive a kill and shrink"),
     "scale": CommandEntry(
-        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, whatever its load"
+        "orchestrator.cli.commands.overrides", RUN, "set a pool's size by hand for a while, regardless of its load"
     ),
     "pause": CommandEntry(
         "orchestrator.cli.commands.overrides", TASKS, "stop granting leases on a queue, or freeze a pool's size"

@@ -23,12 +23,12 @@ def broker_findings(project: Project | None) -> Iterator[Finding]:
     fleets = celery_fleets()
     try:
         for pool in pools:
-            yield from _of(pool, fleets)
+            yield from _pool_findings(pool, fleets)
     finally:
         fleets.close()
 
 
-def _of(pool: PoolSpec, fleets: CeleryFleets) -> Iterator[Finding]:
+def _pool_findings(pool: PoolSpec, fleets: CeleryFleets) -> Iterator[Finding]:
     now = SystemMonotonicClock().monotonic()
     try:
         sample = fleets.sample(pool, workers=(), now=now)

@@ -23,8 +23,8 @@ _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.TIMED_OUT: "give what it waits for a timeout of its own, shorter than the handler's, and no worker needs to"
     " end",
     Cause.HUNG: _LONG_WORK,
-    Cause.MISCONFIGURED: "mend that and the pool starts again by itself; `towline check` finds the like before a start",
-    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced by itself",
+    Cause.MISCONFIGURED: "fix that and the pool restarts automatically; `towline check` finds the like before a start",
+    Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced automatically",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
     Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when; `docker stop`"
     " lets a worker finish, and `towline drain` all of a host",
@@ -44,7 +44,7 @@ def advise(death: Json, *, dead: Sequence[Json], by_hand: str = "") -> str:
     if dead:
         first = dead[0]
         steps.append(
-            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: mend the handler, then"
+            f"{len(dead)} of its tasks {'is' if len(dead) == 1 else 'are'} dead: fix the handler, then run"
             f" `towline redrive {first.get('queue')} --named {first.get('task')}`"
         )
     return "; ".join(steps) or NOTHING_TO_DO
@@ -53,14 +53,14 @@ def advise(death: Json, *, dead: Sequence[Json], by_hand: str = "") -> str:
 def _steps(death: Json, *, by_hand: str) -> Iterator[str]:
     cause = str(death.get("cause"))
     if cause == Cause.OUT_OF_MEMORY and death.get("forked"):
-        yield "it was forked: only its own part is free again, and its template and the other workers go on"
+        yield "it was forked: only its own part is free again, and its template and the other workers continue"
     match cause:
         case Cause.SIGNALLED:
-            yield _of_signal(death)
+            yield _signal_advice(death)
         case Cause.CRASHED:
-            yield _of_crash(death)
+            yield _crash_advice(death)
         case Cause.UNRESPONSIVE:
-            yield _of_silence(death)
+            yield _silence_advice(death)
         case Cause.DRAINED if death.get("held"):
             yield _OF_CAUSE[Cause.OVERDUE]
         case Cause.FINISHED if death.get("held"):
@@ -73,11 +73,11 @@ def _steps(death: Json, *, by_hand: str) -> Iterator[str]:
         yield "growth of the pool waits and tries again" + (f"; the same start by hand: `{by_hand}`" if by_hand else "")
 
 
-def _of_signal(death: Json) -> str:
+def _signal_advice(death: Json) -> str:
     detail = str(death.get("detail"))
     if "SIGKILL" in detail:
         return (
-            "somebody, or the kernel for want of memory, sent SIGKILL: `journalctl -k | grep -i -e oom -e killed` shows"
+            "sent by a person, or by the kernel when memory ran out: `journalctl -k | grep -i -e oom -e killed` shows"
             " what the kernel did"
         )
     fault = next((name for name in _FAULTS if name in detail), "")
@@ -90,7 +90,7 @@ def _of_signal(death: Json) -> str:
     )
 
 
-def _of_crash(death: Json) -> str:
+def _crash_advice(death: Json) -> str:
     code, worker = death.get("code"), death.get("worker")
     if isinstance(code, int) and code in _OF_CODE:
         return _OF_CODE[code].format(worker=worker)
@@ -101,7 +101,7 @@ def _of_crash(death: Json) -> str:
     return "its last lines should say why, but it wrote none: run its command by hand"
 
 
-def _of_silence(death: Json) -> str:
+def _silence_advice(death: Json) -> str:
     detail = str(death.get("detail"))
     if detail.startswith(("it was stopped", "its control group is frozen")):
         return "something stopped its process, such as SIGSTOP, a debugger or a frozen control group: find out what"

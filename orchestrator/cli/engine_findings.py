@@ -143,7 +143,7 @@ def _network(api: Api, pool: PoolSpec) -> Iterator[Finding]:
         message = error_text(error)
     if message:
         make = "start that container" if other else f"`docker network create {network}`"
-        fix = f"{make}, or mend pools.{pool.name}.runtime"
+        fix = f"{make}, or fix pools.{pool.name}.runtime"
         yield Finding("docker", "bad", f"pool {pool.name}: network {network}: {message}", fix)
 
 
@@ -164,7 +164,7 @@ def _folders(api: Api, pool: PoolSpec) -> Iterator[Finding]:
     except docker.errors.ImageNotFound:
         return  # said above
     except docker.errors.APIError as error:
-        fix = f"make it, or mend pools.{pool.name}.runtime"
+        fix = f"make it, or fix pools.{pool.name}.runtime"
         yield Finding("docker", "bad", f"pool {pool.name}: {error_text(error)}", fix)
 
 
@@ -175,7 +175,7 @@ def _way_to_queue(pool: PoolSpec, server_url: str) -> Iterator[Finding]:
         return
     url = settings.url or server_url
     if is_out_of_reach(url, settings):
-        yield Finding("docker", "bad", unreachable(url, pool=pool.name), "mend server.listen or the pool's runtime")
+        yield Finding("docker", "bad", unreachable(url, pool=pool.name), "fix server.listen or the pool's runtime")
     elif url.startswith("unix:") and settings.url is None and settings.user is not None:
         uid = str(os.geteuid())
         if uid != "0" and settings.user.partition(":")[0] != uid:

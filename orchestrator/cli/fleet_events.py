@@ -13,7 +13,7 @@ from orchestrator.fleet.exits import ENDS_WELL, Cause
 from orchestrator.fleet.figures import DRAINED
 from orchestrator.fleet.quarantine import SOLO_MARK
 from queue_core.cli.event_lines import EventLine, pairs_of
-from queue_core.cli.worker_events import EventReader, finishing, held_in, plain_line
+from queue_core.cli.worker_events import EventReader, finishing, plain_line, unfinished_tasks
 from queue_core.process.wording import counted, shown_seconds
 
 Entry = Mapping[str, object]
@@ -70,11 +70,11 @@ def held_tasks(entry: Entry) -> list[OrphanedTask]:
 def death_line(entry: Entry, fate: str) -> EventLine:
     """Return the line of a worker's death; `fate`: what became of the tasks it held, "" where there were none."""
     worker = short_name(str(entry.get("worker")))
-    text = how_it_ended(entry) + (f"; {fate}" if fate else "")
+    text = exit_summary(entry) + (f"; {fate}" if fate else "")
     return EventLine(text, name=worker, mark="x", hint=f"towline why-died {worker}")
 
 
-def how_it_ended(entry: Entry) -> str:
+def exit_summary(entry: Entry) -> str:
     """Return a worker's end in words, without what it held: `killed by SIGKILL`, `ended with exit code 3`."""
     cause, detail = entry.get("cause"), str(entry.get("detail") or "")
     if cause == Cause.SIGNALLED and detail.startswith(_BY_SIGNAL):
@@ -82,10 +82,12 @@ def how_it_ended(entry: Entry) -> str:
     return f"ended with {detail}" if detail.startswith("exit code") else detail or f"ended: {cause}"
 
 
-def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | None, is_stopping: bool = False) -> str:
+def fate_of(
+    tasks: Sequence[OrphanedTask], *, held: int, restarted_after: float | None, is_stopping: bool = False
+) -> str:
     """Return what became of the tasks that a dead worker held.
 
-    `begun_after`: seconds from the death until the last of them was begun again; None: not all of them were yet.
+    `restarted_after`: seconds from the death until the last of them was restarted; None: not all of them were yet.
     """
     if not held:
         return ""
@@ -97,14 +99,13 @@ def fate_of(tasks: Sequence[OrphanedTask], *, held: int, begun_after: float | No
     if fates == {"deleted"}:
         return f"{whose} {'was' if held == 1 else 'were'} deleted while running"
     if fates == {"held back"}:
-        return f"{whose} {verb} held back, to run alone"
-    if fates == {"lease ended"} and begun_after is None:
+        return f"{whose} will run alone"
+    if fates == {"lease ended"} and restarted_after is None:
         ready = "was ready again when its lease" if held == 1 else "were ready again when their leases"
         return f"{whose} {ready} ended"
-    if begun_after is not None:
-        return f"{whose} {'was' if held == 1 else 'were'} begun again after {shown_seconds(begun_after)}"
-    waits = "waits" if held == 1 else "wait"
-    return f"{whose} {waits} in the queue" if is_stopping else f"{whose} {waits} to be begun again"
+    if restarted_after is not None:
+        return f"{whose} {'was' if held == 1 else 'were'} restarted after {shown_seconds(restarted_after)}"
+    return f"{whose} {verb} waiting in the queue" if is_stopping else f"{whose} {verb} waiting for another worker"
 
 
 def short_name(worker: str) -> str:
@@ -196,7 +197,7 @@ def _spawn_failed(entry: Entry, _reader: EventReader) -> list[EventLine]:
 def _unresponsive(entry: Entry, _reader: EventReader) -> list[EventLine]:
     seconds, condition = entry.get("seconds"), entry.get("condition")
     so_long = f" for {shown_seconds(float(seconds))}" if isinstance(seconds, int | float) else ""
-    text = str(condition or f"has neither held a task nor asked for one{so_long}")
+    text = str(condition or f"not responding{so_long}")
     return [EventLine(f"{text}; another worker takes its place", name=short_name(str(entry.get("worker"))), mark="!")]
 
 
@@ -210,7 +211,7 @@ def _source_recovered(entry: Entry, _reader: EventReader) -> list[EventLine]:
 
 
 def _stopping(entry: Entry, _reader: EventReader) -> list[EventLine]:
-    text = finishing(entry, held_in(entry), again="Ctrl-C again ends it at once.")
+    text = finishing(entry, unfinished_tasks(entry), again="Ctrl-C again ends it at once.")
     return [EventLine(text)] if text else []
 
 

@@ -17,7 +17,7 @@ from orchestrator.cli.store_leader import NoFleetError, StoreLeader, leader_at, 
 from orchestrator.fleet.certificates import is_failure
 from orchestrator.fleet.figures import DRAINED, FleetFigures, figures_of
 from orchestrator.settings_file import DEFAULT_FILE, state_of
-from orchestrator.sources.live_fleet import beside_pools, observed_now, present_json, refreshed
+from orchestrator.sources.live_fleet import observed_now, outside_pools, present_json, refreshed
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord, template_in
 from queue_core.api import Queues
@@ -249,7 +249,7 @@ class FleetReader:
         try:
             queues = self._queues = self._queues or _opened(self.source.target())
             snapshot = refreshed(shown.snapshot, observed_now(queues, shown.snapshot), now_seconds=shown.shown_at)
-            snapshot |= beside_pools(queues, shown.snapshot)
+            snapshot |= outside_pools(queues, shown.snapshot)
         except CommandError as error:
             self.close()
             return replace(shown, trouble=error.lines[0])

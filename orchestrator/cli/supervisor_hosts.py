@@ -1,21 +1,28 @@
 """`--host`: the supervisor on one host, found by any server or supervisor of the same store."""
 
 import functools
+import os
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
 
 import click
 
 from orchestrator.base.json_fields import mapping_of, mappings_of, text_in
 from orchestrator.cli.supervisor_calls import NoSupervisorError, SupervisorCalls, supervisor_at
 from queue_core.cli import exits
+from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.options import Function
-from queue_core.cli.target import find_target
+from queue_core.cli.target import Target, find_target
 from queue_core.config.messages import did_you_mean
+from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.process.process_start import process_start
+
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +35,7 @@ class KnownSupervisor:
     is_local: bool
     phase: str
     pid: int = 0
+    process_start: str = ""
 
 
 def host_option(function: Function) -> Function:
@@ -68,7 +76,7 @@ def url_on(host: str, *, url: str | None, token_file: Path | None, file: Path | 
         shown = f"these are known: {', '.join(hosts)}" if hosts else "none is registered at this store"
         message = f"no supervisor runs on '{host}'{did_you_mean(host, hosts)}"
         raise CommandError(message, code=exits.NO_INPUT, where=target.shown, fix=shown)
-    return _reachable(found[0], target.shown)
+    return _reachable(found[0], target, token=bearer_token(token_file))
 
 
 def known_supervisors(calls: SupervisorCalls) -> Sequence[KnownSupervisor]:
@@ -90,19 +98,50 @@ def _known(one: dict[str, object], facts: dict[str, object]) -> KnownSupervisor:
         is_local=reach != "network",
         phase=text_in(facts, "phase"),
         pid=int(pid) if pid.isdecimal() and len(pid) < 10 else 0,
+        process_start=text_in(facts, "process_start"),
     )
 
 
-def _reachable(one: KnownSupervisor, where: str) -> str:
+def _reachable(one: KnownSupervisor, target: Target, *, token: str | None) -> str:
+    """Return the URL of a supervisor to which the token may go. Raises `CommandError` for any other.
+
+    Programs of any machine write such registrations: a token goes to the very process that did, on this machine, and
+    to addresses that a person has named.
+    """
+    where = target.shown
     if not one.url:
         message = f"the supervisor on {one.host} has no listener"
         raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix="set supervisor.listen in its settings")
-    if one.is_local and one.host != socket.gethostname():
+    is_here = one.host == socket.gethostname()
+    if one.is_local and not is_here:
         message = f"the supervisor on {one.host} listens only for programs on that host, at {one.url}"
         fix = "run this there; or give its listener an address that others reach, and tokens"
         raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix=fix)
-    if one.host == socket.gethostname() and not process_start(one.pid):
+    if _is_named(one.url, target):
+        return one.url
+    start = process_start(one.pid)
+    if is_here and not start:
         message = f"the supervisor on {one.host} has ended: no process {one.pid} is on this machine"
         fix = f"start it; or give --url {one.url} if it runs in a container"
         raise CommandError(message, code=exits.UNAVAILABLE, where=where, fix=fix)
-    return one.url
+    is_proven = is_here and start == one.process_start and is_of_this_machine(one.url)
+    if token is None or is_proven:
+        return one.url
+    message = f"the token is not sent to {one.url}: the supervisor on {one.host} registered it, and you did not name it"
+    fix = f"if you trust that address: --url {one.url} in place of --host"
+    raise CommandError(message, code=exits.BAD_CONFIG, where=where, fix=fix)
+
+
+def _is_named(url: str, target: Target) -> bool:
+    """Return whether a flag, the environment or the settings name this address."""
+    named = [*target.url.split(","), *os.environ.get("TOWLINE_URL", "").split(",")]
+    return _address(url) in map(_address, named)
+
+
+def _address(url: str) -> tuple[str, str, int | None]:
+    """Return what of a URL says where it leads: its scheme, its host or path, and its port."""
+    try:
+        parts = urlsplit(url.strip())
+        return parts.scheme, parts.hostname or parts.path, parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return "", url, None

@@ -71,8 +71,8 @@ _NEEDS_REPLACEMENT: Final = frozenset(
 class RecycleSettings(FleetSettingsModel):
     """The limits at which a worker is replaced by a new one, between tasks; the replacement starts first.
 
-    A worker with an `app` counts its tasks itself and stops leasing at the limit. On its supervisor's host it then goes
-    on in a new process, which imports the handlers again (ADR 15); elsewhere it ends, and another one is started.
+    A worker with an `app` counts its tasks itself and stops leasing at the limit. On its supervisor's host it then
+    continues in a new process, which imports the handlers again (ADR 15); elsewhere it ends, and another one starts.
     """
 
     tasks: Count | None = Field(default=None, ge=1, description="Tasks leased by one process of a worker, at most.")
@@ -246,7 +246,7 @@ class PoolSpec(FleetSettingsModel):
 
     @property
     def soft_seconds(self) -> float | None:
-        """The time from a request to finish until a worker of Celery's gives back what it still runs by itself.
+        """The time from a request to finish until a worker of Celery's gives back what it still runs.
 
         None where its supervisor sees to that. A container may be stopped by others, who kill it after its grace.
         """

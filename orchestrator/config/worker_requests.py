@@ -61,8 +61,8 @@ class WorkerRequests:
         """Return plain values."""
         return {
             "version": _VERSION,
-            "workers": {name: {"verb": one.verb, **_of(one)} for name, one in self.workers.items()},
-            "pools": {name: _of(one) for name, one in self.pools.items()},
+            "workers": {name: {"verb": one.verb, **_order_json(one)} for name, one in self.workers.items()},
+            "pools": {name: _order_json(one) for name, one in self.pools.items()},
         }
 
     @staticmethod
@@ -74,7 +74,7 @@ class WorkerRequests:
             ):
                 return WorkerRequests(
                     {str(name): _worker_request(one) for name, one in workers.items()},
-                    {str(name): ReplaceRequest(*_by_and_at(one)) for name, one in pools.items()},
+                    {str(name): ReplaceRequest(*_actor_and_expiry(one)) for name, one in pools.items()},
                 )
         raise ValueError(f"not orders about workers of version {_VERSION}")
 
@@ -98,18 +98,18 @@ def pool_sentence(workers: int) -> str:
     return f"{counted(workers, 'worker is', 'workers are')} replaced, new before old; none is cut"
 
 
-def _of(order: WorkerRequest | ReplaceRequest) -> dict[str, object]:
+def _order_json(order: WorkerRequest | ReplaceRequest) -> dict[str, object]:
     return {"by": order.by, **order.at.to_json()}
 
 
 def _worker_request(data: object) -> WorkerRequest:
     match data:
         case {"verb": str() as verb} if verb in _VERBS:
-            return WorkerRequest(cast("WorkerVerb", verb), *_by_and_at(data))
+            return WorkerRequest(cast("WorkerVerb", verb), *_actor_and_expiry(data))
     raise ValueError(f"an order must be one of {', '.join(_VERBS)}: {data!r}")
 
 
-def _by_and_at(data: object) -> tuple[str, Expiry]:
+def _actor_and_expiry(data: object) -> tuple[str, Expiry]:
     match data:
         case {"by": str() as by}:
             return by, Expiry.from_json(data)

@@ -36,7 +36,7 @@ def frame_of(run: DemoRun, *, columns: int, lines: int) -> list[Text]:
     is_wide, is_tall = columns >= WIDE_COLUMNS, lines >= TALL_LINES
     parts = [_header(run, columns, is_wide=is_wide), _pools(run, is_wide=is_wide), [_waits(run, columns)]]
     if is_tall:
-        parts[2] += _over_time(run, columns)
+        parts[2] += _history_lines(run, columns)
     shown: list[Text] = []
     for part in parts:
         shown += [Text()] * (is_tall and bool(shown)) + part
@@ -142,7 +142,7 @@ def _waits(run: DemoRun, columns: int) -> Text:
     return Text.assemble((f"{'waits':<{_LABEL}}", "dim"), (text, style))
 
 
-def _over_time(run: DemoRun, columns: int) -> list[Text]:
+def _history_lines(run: DemoRun, columns: int) -> list[Text]:
     """Return the backlog and the workers as a line of blocks each, over the time of the run."""
     seconds = max(run.script.seconds, run.figures.at_seconds)
     slots = max(10, min(60, columns - _LABEL - _REST))

@@ -30,7 +30,7 @@ def parse(task: Task) -> NewTask:
     """Read one module; its render task is added in the transaction that deletes this task."""
     folder, work = _folder(), json.loads(task.payload)
     module = read_module(work["module"], Path(work["path"]))
-    _rest()
+    _pause()
     write_whole(folder / "parsed" / f"{module.name}.json", module.to_json())
     _record_done(folder, task)
     return render_task(module.name, work["path"])
@@ -47,7 +47,7 @@ def render(task: Task) -> None:
         module = _parsed(folder, work["module"])
         with tokenize.open(work["path"]) as file:
             page = module_page(module, file.read(), known=known)
-        _rest()
+        _pause()
         write_whole(folder / "report" / page_name(module.name), page)
     _record_done(folder, task)
 
@@ -91,7 +91,7 @@ def _folder() -> Path:
     return Path(os.environ[FOLDER_VARIABLE])
 
 
-def _rest() -> None:
+def _pause() -> None:
     time.sleep(float(os.environ[REST_VARIABLE]))
 
 

@@ -1,8 +1,10 @@
 """Export a compose file: queue server and supervisor, and a service for each external pool. Pure."""
 
+import json
 import math
+import re
 import shlex
-from typing import Final, Literal, cast
+from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from orchestrator.config.containers import ContainerSettings
@@ -15,13 +17,14 @@ from orchestrator.export.settings import (
     ExportedSecret,
     Portable,
     arguments_of,
+    check_command,
     check_placeholders,
     check_program,
-    check_secrets,
     environment_of,
     portable,
-    secret_variables,
+    variables_of,
 )
+from orchestrator.settings_file import POOL_VARIABLES
 
 Object = dict[str, object]
 
@@ -36,8 +39,8 @@ SOCKET: Final = "/var/run/docker.sock"
 _UNIX: Final = "unix://"
 _LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
-_FROM_COMPOSE: Final = "Compose takes it from its own environment, or from a file .env"
-_IN_SETTINGS: Final = f"it is better a file of runtime.docker.secrets: {SETTINGS_FILE} has its value"
+QUEUE_VARIABLES: Final = "towline.env"
+"""The variables of the pools whose workers the supervisor starts itself."""
 
 
 def compose(request: ExportRequest) -> ExportedFiles:
@@ -71,7 +74,38 @@ def compose(request: ExportRequest) -> ExportedFiles:
             SETTINGS_FILE: header(["Settings of the compose file beside it."]) + yaml_of(settings.data),
         },
         found.warnings,
+        _env_files(request),
     )
+
+
+def _env_files(request: ExportRequest) -> dict[str, str]:
+    """Return an env file with the variables of each service that has some; Compose reads it, no container does."""
+    pools = request.project.pools.values()
+    files = {}
+    if inside := {pool.name: dict(pool.env) for pool in pools if pool.runtime_kind != "external" and pool.env}:
+        text = json.dumps(inside).replace("\\\\", "\\u005c").replace("$", "\\u0024")  # what any Compose leaves alone
+        files[QUEUE_VARIABLES] = _assignment(POOL_VARIABLES, text)
+    for pool in pools:
+        if pool.runtime_kind == "external" and pool.env:
+            assignments = (_assignment(name, text) for name, text in variables_of(pool).items())
+            files[_variables_file(pool)] = "".join(assignments)
+    return files
+
+
+def _variables_file(pool: PoolSpec) -> str:
+    return f"{pool.name}.env"
+
+
+def _assignment(name: str, text: str) -> str:
+    """Return a line of an env file: in single quotes, or in double ones where Compose can't read it in single ones.
+
+    In double quotes Compose 1.29 knows no escaped `$`.
+    """
+    if re.search(r"\r|\\\\|\\'|\\\Z", text) is None:
+        escaped = text.replace("'", "\\'")
+        return f"{name}='{escaped}'\n"
+    escaped = re.sub(r'(["\\$])', r"\\\1", text).replace("\n", "\\n").replace("\r", "\\r")
+    return f'{name}="{escaped}"\n'
 
 
 def _runtime(pool: PoolSpec) -> object:
@@ -131,17 +165,8 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
     }
     if (token := settings.token("admin", "viewer", "worker")) is not None:  # of commands that are executed in it
         service["environment"] = {"TOWLINE_TOKEN_FILE": f"{SECRETS_FOLDER}/{token.name}"}
-    inherited = {
-        name: pool.name
-        for pool in request.project.pools.values()
-        if pool.runtime_kind == "process"
-        for name in secret_variables(pool)
-    }
-    if inherited:
-        service["environment"] = {
-            **cast("Object", service.get("environment", {})),
-            **{name: f"${{{name}:?a variable of pool {pool}}}" for name, pool in inherited.items()},
-        }
+    if QUEUE_VARIABLES in _env_files(request):
+        service["env_file"] = [QUEUE_VARIABLES]
     if sockets:
         volumes += [_socket(path) for path in dict.fromkeys(path for _, path in sockets)]
         service["group_add"] = ["${DOCKER_GROUP:?the number of the group that owns the engine's socket}"]
@@ -157,10 +182,8 @@ def _workers(request: ExportRequest, pool: PoolSpec, settings: Portable) -> Obje
         "image": literal(request.image_of(pool) or ""),
         "entrypoint": [],
         "command": [literal(argument) for argument in arguments_of(pool)],
-        "environment": {
-            **{name: literal(text) for name, text in sorted(environment.items())},
-            **{name: f"${{{name}:?a variable of pool {pool.name}}}" for name in secret_variables(pool)},
-        },
+        "environment": {name: literal(text) for name, text in sorted(environment.items())},
+        **({"env_file": [_variables_file(pool)]} if pool.env else {}),
         "depends_on": {QUEUE: {"condition": "service_healthy"}},
         "deploy": {"replicas": max(1, pool.workers.min)},
         "init": True,
@@ -181,21 +204,24 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
     elif pool.runtime_kind == "process":
         message = f"its workers are processes in the container of {QUEUE}: their code must be in its image"
         found.warn((*path, "runtime"), message)
-        check_secrets(pool, found, where=_FROM_COMPOSE)
+        check_command(pool, found)
     elif pool.runtime.docker is not None:
         _check_way(pool.runtime.docker, (*path, "runtime", "docker"), found)
-        check_secrets(pool, found, where=_IN_SETTINGS)
+        check_command(pool, found)
         if pool.runtime.docker.secrets:
             message = "the supervisor's container does not have these files: mount them there under the same paths"
             found.warn((*path, "runtime", "docker", "secrets"), message)
     else:
         check_placeholders(pool, found)
-        check_secrets(pool, found, where=_FROM_COMPOSE)
+        check_command(pool, found)
         if pool.name == QUEUE:
             found.wrong(path, f"{QUEUE} is the service of queue and supervisor: give the pool another name")
         if request.image_of(pool) is None:
             found.wrong((*path, "runtime"), f"which image? give --image {pool.name}=NAME")
         check_program(pool, found)
+        for name, text in pool.env.items():
+            if "${" in text:
+                found.warn((*path, "env", name), "${ is replaced by Compose 1.29: needs Compose 2")
 
 
 def _check_engines(request: ExportRequest, found: Findings) -> None:
@@ -266,9 +292,8 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     if needed:
         names = ", ".join(f"{one.env}" for one in needed)
         lines += ["", f"In the environment, or in a file .env beside this one: {names}. Needs Compose 2.24."]
-    for pool in request.project.pools.values():
-        if pool.runtime.docker is None and (variables := secret_variables(pool)):
-            lines += ["", f"There too, those of pool {pool.name} that may be secret: {', '.join(variables)}."]
+    if variables := _env_files(request):
+        lines += ["", f"The values of the pools' variables, for you alone to read: {', '.join(variables)}."]
     files = [one for one in settings.secrets if one.file is not None]
     if files:
         lines += ["", f"Beside this file: {', '.join(shlex.quote(str(one.file)) for one in files)}."]

@@ -20,12 +20,12 @@ from orchestrator.export.settings import (
     ExportedSecret,
     Portable,
     arguments_of,
+    check_command,
     check_placeholders,
     check_program,
-    check_secrets,
     environment_of,
     portable,
-    secret_variables,
+    variables_of,
 )
 from queue_core.config.store_urls import scheme_of
 
@@ -57,12 +57,16 @@ def crema(request: ExportRequest) -> ExportedFiles:
     found.check()
     token = settings.token("worker")
     files = {
-        SETTINGS: yaml_of(_by_variables(settings)),
+        SETTINGS: yaml_of(_secrets_as_variables(settings)),
         SERVER: header(_how(request, settings)) + yaml_of(_service(request, settings)),
         **{f"pool-{pool.name}.yaml": yaml_of(_worker_pool(request, pool, token)) for pool in pools.values()},
         CONFIG: yaml_of(_config(request, settings)),
     }
-    return ExportedFiles(files, found.warnings)
+    return ExportedFiles(
+        files,
+        found.warnings,
+        {_file_of(pool, name): text for pool in pools.values() for name, text in variables_of(pool).items()},
+    )
 
 
 def flaws_of(place: CloudRunPlace) -> list[str]:
@@ -100,7 +104,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         found.wrong((*path, "runtime"), why)
     check_program(pool, found)
     check_placeholders(pool, found)
-    check_secrets(pool, found, where="each instance has it from a secret of the project")
+    check_command(pool, found)
     if pool.grace > GRACE_SECONDS:
         why = f"{pool.grace:g} s are {GRACE_SECONDS:g} s here: Cloud Run kills an instance 10 s after SIGTERM"
         found.warn((*path, "grace"), why)
@@ -111,7 +115,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
                 found.warn((*place, setting), "is not exported: Cloud Run has its own")
 
 
-def _by_variables(settings: Portable) -> Mapping[str, object]:
+def _secrets_as_variables(settings: Portable) -> Mapping[str, object]:
     """Return the settings with each secret in a variable: Cloud Run mounts no two secrets into one folder."""
     data = {key: value for key, value in settings.data.items() if key != "log"}
     store, server = data["store"], data["server"]
@@ -193,7 +197,7 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
     }
     if token is not None:
         container["env"] = [*_listed(container["env"]), _given("TOWLINE_TOKEN", token)]
-    for name in secret_variables(pool):
+    for name in variables_of(pool):
         place = {"secretKeyRef": {"name": _secret_of(pool, name), "key": "latest"}}
         container["env"] = [*_listed(container["env"]), {"name": name, "valueFrom": place}]
     if pool.cwd is not None and pool.containers is not None:
@@ -207,8 +211,13 @@ def _worker_pool(request: ExportRequest, pool: PoolSpec, token: ExportedSecret |
 
 
 def _secret_of(pool: PoolSpec, variable: str) -> str:
-    """Return the name of the secret that has a variable of the pool's which may be secret."""
+    """Return the name of the secret that has a variable of the pool's."""
     return f"{worker_name(pool.name)}-{variable}"
+
+
+def _file_of(pool: PoolSpec, variable: str) -> str:
+    """Return the file that has the value of that secret, byte for byte."""
+    return f"variables/{pool.name}/{variable}"
 
 
 def _listed(value: object) -> list[object]:
@@ -268,11 +277,12 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
         "Once, the secrets, for the service account of the service and of the pools to read:",
     ]
     create = f"gcloud secrets create --project={place.project}"
-    lines += [f"  {_from(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets]
+    lines += [
+        f"  {_secret_command(secret)} | {create} {NAME}-{secret.name} --data-file=-" for secret in settings.secrets
+    ]
     for pool in request.project.pools.values():
         lines += [
-            f'  printf %s "${name}" | {create} {_secret_of(pool, name)} --data-file=-'
-            for name in secret_variables(pool)
+            f"  {create} {_secret_of(pool, name)} --data-file={_file_of(pool, name)}" for name in variables_of(pool)
         ]
     lines += [
         f"  {create} {NAME}-settings --data-file={SETTINGS}",
@@ -295,7 +305,7 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
     return lines
 
 
-def _from(secret: ExportedSecret) -> str:
+def _secret_command(secret: ExportedSecret) -> str:
     if secret.file is not None:
         return f"cat {shlex.quote(secret.file)}"
     return f'printf %s "${secret.env}"'

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from orchestrator.config.pools import PoolSpec, bounds_of
-from orchestrator.export.keda import Manifests, manifests, secret_commands
+from orchestrator.export.keda import VARIABLES_FILE, Manifests, manifests, secret_commands, variables_files
 from orchestrator.export.kubernetes import CLIENT_LABEL, NAME, SECRET, Object, worker_name
 from orchestrator.export.request import ExportedFiles, ExportRequest, header, yaml_of
 from orchestrator.export.settings import PORT
@@ -60,18 +60,21 @@ def helm(request: ExportRequest) -> ExportedFiles:
         "values.yaml": header(_HEAD) + _values(request, made),
         "values.schema.json": json.dumps(_schema(request, made), indent=2) + "\n",
         SETTINGS: yaml_of(made.settings.data),
-        "templates/queue.yaml": _template(made.queue, _of_the_queue, expressions),
+        "templates/queue.yaml": _template(made.queue, _queue_value, expressions),
     }
     for name, objects in made.pools.items():
         begin = f'{{{{- $pool := index .Values.pools "{name}" }}}}\n'
-        files[f"templates/{name}.yaml"] = begin + _template(objects, _of_a_pool(name), expressions)
+        files[f"templates/{name}.yaml"] = begin + _template(objects, _pool_placeholders(name), expressions)
     files["templates/NOTES.txt"] = expressions.written("\n".join(_notes(request, made, namespace)) + "\n")
-    return ExportedFiles(files, made.warnings)
+    private = variables_files(request)
+    if private:  # it is applied by itself: Helm would keep it with the release, and package it with the chart
+        files[".helmignore"] = f"{VARIABLES_FILE}\n"
+    return ExportedFiles(files, made.warnings, private)
 
 
 _HEAD: Final = (
     "From `towline export --to helm`; change the settings file and export again rather than this file.",
-    f"One release a namespace: the objects are called {NAME}, whatever the release is.",
+    f"One release a namespace: the objects are called {NAME}, regardless of the release's name.",
     "",
 )
 
@@ -106,15 +109,15 @@ def _values(request: ExportRequest, made: Manifests) -> str:
     stateful = next(one for one in made.queue if one["kind"] == "StatefulSet")
     server = {
         "image": request.server_image,
-        "storage": _at(stateful, "spec", "volumeClaimTemplates", 0, "spec", "resources", "requests", "storage"),
-        "resources": _at(stateful, *_CONTAINER, "resources"),
+        "storage": _value_at(stateful, "spec", "volumeClaimTemplates", 0, "spec", "resources", "requests", "storage"),
+        "resources": _value_at(stateful, *_CONTAINER, "resources"),
     }
     parts = [
         "# The secret with the store's password and the tokens; NOTES.txt has the command that makes it.\n",
         yaml_of({"secrets": SECRET}),
         "# Queue server and supervisor. The settings are in the chart's towline.yaml.\n",
         yaml_of({"server": server}),
-        "# The bounds are KEDA's: the supervisor's own are in towline.yaml, and it asks for no worker beyond them.\n",
+        "# The bounds are KEDA's: the supervisor's own are in towline.yaml, and it never exceeds them.\n",
         yaml_of({"pools": {pool.name: _pool_values(pool, made) for pool in request.project.pools.values()}}),
     ]
     return "".join(parts)
@@ -125,10 +128,10 @@ def _pool_values(pool: PoolSpec, made: Manifests) -> Object:
     low, high = bounds_of(pool)
     secrets = {"secrets": f"{worker_name(pool.name)}-secrets"} if pool.containers and pool.containers.secrets else {}
     return {
-        "image": _at(deployment, *_CONTAINER, "image"),
+        "image": _value_at(deployment, *_CONTAINER, "image"),
         "min": low,
         "max": max(1, high),
-        "resources": _at(deployment, *_CONTAINER, "resources"),
+        "resources": _value_at(deployment, *_CONTAINER, "resources"),
         **secrets,
     }
 
@@ -156,7 +159,7 @@ def _closed(properties: Object) -> Object:
 _CONTAINER: Final = ("spec", "template", "spec", "containers", 0)
 
 
-def _of_the_queue(path: tuple[str | int, ...], value: object) -> str | None:
+def _queue_value(path: tuple[str | int, ...], value: object) -> str | None:
     match path:
         case (*_, "data", "towline.yaml"):
             return f'.Files.Get "{SETTINGS}" | quote'
@@ -171,7 +174,7 @@ def _of_the_queue(path: tuple[str | int, ...], value: object) -> str | None:
     return None
 
 
-def _of_a_pool(name: str) -> Replaced:
+def _pool_placeholders(name: str) -> Replaced:
     secrets = f"{worker_name(name)}-secrets"
 
     def replaced(path: tuple[str | int, ...], value: object) -> str | None:
@@ -210,7 +213,7 @@ def _walked(value: object, path: tuple[str | int, ...], replaced: Replaced, expr
     return value
 
 
-def _at(value: object, *path: str | int) -> object:
+def _value_at(value: object, *path: str | int) -> object:
     for step in path:
         value = cast("dict[str | int, object]", value)[step]
     return value

@@ -16,7 +16,7 @@ from orchestrator.export.kubernetes import (
     disruption_budget,
     made,
     queue_objects,
-    variables_secret,
+    variables_object,
     worker_name,
 )
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header, yaml_of
@@ -24,17 +24,18 @@ from orchestrator.export.settings import (
     PORT,
     ExportedSecret,
     Portable,
+    check_command,
     check_placeholders,
     check_program,
-    check_secrets,
     portable,
-    secret_variables,
 )
 
 POLL_SECONDS: Final = 5
 STEP_SECONDS: Final = 15
 DNS_LABEL: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 FILE: Final = "towline-keda.yaml"
+VARIABLES_FILE: Final = "towline-variables.yaml"
+"""The Secrets with the pools' variables: apart, since manifests and charts are kept where others read them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,14 @@ def keda(request: ExportRequest) -> ExportedFiles:
     """Return one file of manifests. Raises `ExportRefusedError`."""
     made = manifests(request)
     objects = [*made.queue, *(one for objects in made.pools.values() for one in objects)]
-    return ExportedFiles({FILE: header(_how(request, made.settings)) + yaml_of(*objects)}, made.warnings)
+    files = {FILE: header(_how(request, made.settings)) + yaml_of(*objects)}
+    return ExportedFiles(files, made.warnings, variables_files(request))
+
+
+def variables_files(request: ExportRequest) -> dict[str, str]:
+    """Return the file of the Secrets with the pools' variables; none if no pool has any."""
+    secrets = [variables_object(pool) for pool in request.project.pools.values() if pool.env]
+    return {VARIABLES_FILE: yaml_of(*secrets)} if secrets else {}
 
 
 def scaled_object(request: ExportRequest, pool: PoolSpec) -> Object:
@@ -130,7 +138,7 @@ def _check(pool: PoolSpec, request: ExportRequest, found: Findings) -> None:
         found.wrong((*path, "runtime"), why)
     check_program(pool, found)
     check_placeholders(pool, found)
-    check_secrets(pool, found, where=f"each pod has it from the Secret {variables_secret(pool)}")
+    check_command(pool, found)
     if settings := pool.containers:
         place = (*path, "runtime", pool.runtime_kind)
         if settings.volumes:
@@ -164,20 +172,18 @@ def _how(request: ExportRequest, settings: Portable) -> list[str]:
 def secret_commands(request: ExportRequest, settings: Portable, space: str) -> list[str]:
     """Return the command lines that make the secrets which the objects name."""
     lines = [f"  kubectl create secret generic {SECRET} {space} \\"]
-    given = [f"    {_from(secret)}" for secret in settings.secrets]
+    given = [f"    {_secret_option(secret)}" for secret in settings.secrets]
     lines += [*[f"{one} \\" for one in given[:-1]], *given[-1:]]
     for pool in request.project.pools.values():
         if pool.containers and pool.containers.secrets:
             files = " ".join(f"--from-file={name}=..." for name in sorted(pool.containers.secrets))
             lines.append(f"  kubectl create secret generic {worker_name(pool.name)}-secrets {space} {files}")
-        if names := secret_variables(pool):
-            given = [f'    --from-literal={name}="${name}"' for name in names]
-            lines.append(f"  kubectl create secret generic {variables_secret(pool)} {space} \\")
-            lines += [*[f"{one} \\" for one in given[:-1]], given[-1]]
+    if variables_files(request):
+        lines.append(f"  kubectl apply {space} --server-side --filename {VARIABLES_FILE}")
     return lines
 
 
-def _from(secret: ExportedSecret) -> str:
+def _secret_option(secret: ExportedSecret) -> str:
     if secret.file is not None:
         return f"--from-file={shlex.quote(f'{secret.name}={secret.file}')}"
     return f'--from-literal={secret.name}="${secret.env}"'

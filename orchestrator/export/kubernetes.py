@@ -14,7 +14,7 @@ from orchestrator.export.settings import (
     Portable,
     arguments_of,
     environment_of,
-    secret_variables,
+    variables_of,
 )
 
 Object = dict[str, object]
@@ -132,7 +132,7 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
         "command": [literal(argument) for argument in arguments_of(pool)],
         "env": [
             *({"name": name, "value": literal(text)} for name, text in sorted(environment.items())),
-            *(_from_secret(name, pool) for name in secret_variables(pool)),
+            *(_from_secret(name, pool) for name in variables_of(pool)),
         ],
         "resources": _resources(pool),
         "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
@@ -159,8 +159,15 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
 
 
 def variables_secret(pool: PoolSpec) -> str:
-    """Return the name of the Secret with the pool's variables that may be secret."""
+    """Return the name of the Secret with the pool's variables."""
     return f"{worker_name(pool.name)}-env"
+
+
+def variables_object(pool: PoolSpec) -> Object:
+    """Return the Secret with the pool's variables, for any namespace."""
+    metadata = {"name": variables_secret(pool), "labels": labels("worker")}
+    values = dict(variables_of(pool))
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "type": "Opaque", "stringData": values}
 
 
 def _from_secret(name: str, pool: PoolSpec) -> Object:

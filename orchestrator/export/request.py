@@ -56,10 +56,14 @@ class ExportRequest:
 
 @dataclass(frozen=True, slots=True)
 class ExportedFiles:
-    """The files by name, in reading order; and warnings about settings that are not carried over fully."""
+    """The files by name, in reading order; and warnings about settings that are not carried over fully.
+
+    `private` are those with the values of pools' variables: never printed, and written for their owner alone (ADR 127).
+    """
 
     files: Mapping[str, str]
     warnings: Sequence[str] = ()
+    private: Mapping[str, str] = field(default_factory=dict)
 
 
 class ExportRefusedError(Exception):

@@ -10,7 +10,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportRequest, Findings
 from orchestrator.launch import Launch
 from orchestrator.runtime import SpawnRequest
-from queue_core.attempts.secret_forms import masked_command, may_be_secret
+from queue_core.attempts.secret_forms import masked_command
 from queue_core.config.settings import TokenSettings
 from queue_core.config.store_urls import has_password, scheme_of
 
@@ -71,11 +71,7 @@ def portable(
     if isinstance(pools, Mapping):
         data["pools"] = {
             name: {
-                **{
-                    key: _without_secrets(value, request.project.pools[name]) if key == "env" else value
-                    for key, value in settings.items()
-                    if _is_kept(key, value, runtimes[name])
-                },
+                **{key: value for key, value in settings.items() if _is_kept(key, value, runtimes[name])},
                 "runtime": runtimes[name],
             }
             for name, settings in pools.items()
@@ -92,17 +88,9 @@ def _is_kept(setting: str, value: object, runtime: object) -> bool:
     """Return whether a pool's setting means the same in a container: a folder of this host and a fork do not."""
     if setting == "cwd":
         return str(value).startswith("/")
-    if setting == "env":  # of workers that others start, the supervisor needs none, and they may be secrets
-        return runtime != "external"
+    if setting == "env":  # variables may be secrets: each platform has its own place for them
+        return False
     return setting != "start" or runtime == "process"
-
-
-def _without_secrets(variables: object, pool: PoolSpec) -> object:
-    """Return a pool's `env` without what may be secret, where its workers inherit that from their supervisor."""
-    if not isinstance(variables, Mapping) or pool.runtime_kind != "process":
-        return variables
-    secret = secret_variables(pool)
-    return {name: text for name, text in variables.items() if name not in secret}
 
 
 def _place_store(
@@ -218,30 +206,25 @@ def _filled(text: str, pool: PoolSpec) -> str:
     return filled(text, worker="{worker}", pool=pool.name)  # of the worker there is none: see `check_placeholders`
 
 
-def secret_variables(pool: PoolSpec) -> list[str]:
-    """Return the names of the pool's variables that are or may be secrets: an export names them, without values."""
-    return [name for name, text in sorted(pool.env.items()) if may_be_secret(name, text)]
+def variables_of(pool: PoolSpec) -> Mapping[str, str]:
+    """Return the pool's own variables. Any may be a secret: they go into private files alone, whatever they are called.
 
-
-def check_secrets(pool: PoolSpec, found: Findings, *, where: str) -> None:
-    """Say which variables come from elsewhere, and whether the pool's command has a secret, which anybody could read.
-
-    `where`: what the variables come from.
+    This is the one place where an export takes them from (ADR 127).
     """
-    if names := secret_variables(pool):
-        why = f"{', '.join(names)}: may be secret, so {where}"
-        found.warn(("pools", pool.name, "env"), why)
+    return {name: _filled(text, pool) for name, text in sorted(pool.env.items())}
+
+
+def check_command(pool: PoolSpec, found: Findings) -> None:
+    """Warn of a pool's command that has a secret, which everybody reads who sees the export or the process."""
     if pool.command is not None and masked_command(pool.command) != list(pool.command):
         why = "has what looks like a secret, which everybody reads who sees the export or the process: use env"
         found.warn(("pools", pool.name, "command"), why)
 
 
 def environment_of(pool: PoolSpec, *, url: str) -> Mapping[str, str]:
-    """Return a worker's environment: the pool's own variables that are no secrets, then its queue and tags."""
+    """Return a worker's environment without the pool's own variables: how it finds its work, none of it secret."""
     variables = Launch(url, "", "", 0.0).environment("", pool)
-    secret = secret_variables(pool)
-    own = {name: _filled(text, pool) for name, text in pool.env.items() if name not in secret}
-    return {**own, **{name: text for name, text in variables.items() if name not in _LEFT_OUT and text}}
+    return {name: text for name, text in variables.items() if name not in _LEFT_OUT and text}
 
 
 def check_program(pool: PoolSpec, found: Findings) -> None:

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
@@ -10,12 +11,12 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, header
 from orchestrator.export.settings import (
     PYTHON,
+    check_command,
     check_placeholders,
     check_program,
-    check_secrets,
     environment_of,
     program_of,
-    secret_variables,
+    variables_of,
 )
 from queue_core.config.store_urls import scheme_of
 from queue_core.stores import sqlite_path
@@ -27,6 +28,7 @@ SUPERVISOR_UNIT: Final = "towline-supervisor.service"
 ENVIRONMENT_FILE: Final = "/etc/towline/environment"
 WORKER_ENVIRONMENT_FILE: Final = "/etc/towline/worker-environment"
 """A separate file: workers must not see the tokens and passwords of server and store."""
+VARIABLES_FOLDER: Final = "/etc/towline"
 GRACE_MARGIN_SECONDS: Final = 10
 _CONTROL: Final = {"\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
@@ -80,13 +82,24 @@ def systemd(request: ExportRequest) -> ExportedFiles:
         if pool.runtime_kind == "external":
             files[worker_unit(pool)] = _worker(request, pool)
     return ExportedFiles(
-        {name: header(_how(request, name, list(files))) + text for name, text in files.items()}, found.warnings
+        {name: header(_how(request, name, list(files))) + text for name, text in files.items()},
+        found.warnings,
+        {
+            variables_file(pool): "".join(_assignment(name, text) for name, text in variables_of(pool).items())
+            for pool in pools.values()
+            if pool.runtime_kind == "external" and pool.env
+        },
     )
 
 
 def worker_unit(pool: PoolSpec) -> str:
     """Return the name of the pool's template unit: `systemctl start towline-worker-resize@{1..3}`."""
     return f"towline-worker-{pool.name}@.service"
+
+
+def variables_file(pool: PoolSpec) -> str:
+    """Return the name of the file with the values of the pool's variables."""
+    return f"worker-{pool.name}.env"
 
 
 def _queue(request: ExportRequest) -> str:
@@ -150,6 +163,7 @@ def _worker(request: ExportRequest, pool: PoolSpec) -> str:
             ("ExecStart", _command(*program)),
             *_common(request, folder=pool.cwd, variables=WORKER_ENVIRONMENT_FILE),
             *_environment(environment),
+            *((("EnvironmentFile", f"{VARIABLES_FOLDER}/{variables_file(pool)}"),) if pool.env else ()),
             # A worker also exits to be replaced by a fresh one.
             ("Restart", "always"),
             *_AGAIN[1:],
@@ -209,7 +223,7 @@ def _check(pool: PoolSpec, found: Findings) -> None:
     if pool.runtime_kind == "external":
         check_program(pool, found)
         check_placeholders(pool, found)
-        check_secrets(pool, found, where=f"each worker has it from {WORKER_ENVIRONMENT_FILE}")
+        check_command(pool, found)
         if pool.celery is not None and not (pool.celery.python or "").startswith("/"):
             shown = pool.celery.python or "left out"
             found.wrong((*path, "celery", "python"), f"{shown}: systemd wants the full path of the app's Python")
@@ -219,6 +233,12 @@ def _check(pool: PoolSpec, found: Findings) -> None:
 
 def _environment(variables: Mapping[str, str]) -> Section:
     return [("Environment", _quoted(f"{name}={text}")) for name, text in sorted(variables.items())]
+
+
+def _assignment(name: str, text: str) -> str:
+    """Return a line of an `EnvironmentFile=`, where a text in double quotes has four characters with a meaning."""
+    escaped = re.sub(r'(["\\`$])', r"\\\1", text)
+    return f'{name}="{escaped}"\n'
 
 
 def _command(*words: str) -> str:
@@ -255,9 +275,9 @@ def _how(request: ExportRequest, name: str, names: Sequence[str]) -> list[str]:
             "Workers without scaling: as many as are enabled, each by a number.",
             f"  systemctl enable --now {stem}1 {stem}2",
             "How many there should be: `towline pools`. Their names begin with their pool's.",
-            f"Their own token, as TOWLINE_TOKEN=..., and variables of the handlers: in {WORKER_ENVIRONMENT_FILE}, mode",
-            f"0600. They read nothing of {ENVIRONMENT_FILE}, where those of server and store are.",
-            *_how_to_name(name, request),
+            f"Their own token, as TOWLINE_TOKEN=...: in {WORKER_ENVIRONMENT_FILE}, mode 0600. They read nothing of",
+            f"{ENVIRONMENT_FILE}, where those of server and store are.",
+            *_how_to_install(name, request),
             "",
         ]
     if name == QUEUE_UNIT:
@@ -285,7 +305,11 @@ def _how_to_write(request: ExportRequest) -> list[str]:
     ]
 
 
-def _how_to_name(name: str, request: ExportRequest) -> list[str]:
+def _how_to_install(name: str, request: ExportRequest) -> list[str]:
     pool = next(one for one in request.project.pools.values() if worker_unit(one) == name)
-    names = secret_variables(pool)
-    return [f"Those that may be secret, and are left out here: {', '.join(names)}."] if names else []
+    if not pool.env:
+        return []
+    return [
+        f"The values of the pool's variables are in {variables_file(pool)}, for root alone:",
+        f"  install -D --mode 0600 {variables_file(pool)} {VARIABLES_FOLDER}/{variables_file(pool)}",
+    ]

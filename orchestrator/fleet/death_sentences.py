@@ -8,7 +8,7 @@ from orchestrator.fleet.exits import Cause
 _FATES: Final[Mapping[str, tuple[str, str]]] = {
     "given back": ("was given back", "were given back"),
     "lease ended": ("was ready again when its lease ended", "were ready again when their leases ended"),
-    "held back": ("is held back to run alone", "are held back to run alone"),
+    "held back": ("will run alone", "will run alone"),
     "dead": ("is dead", "are dead"),
     "deleted": ("was deleted while it was running", "were deleted while they were running"),
 }

@@ -30,7 +30,7 @@ EXIT_CHANGED: Final = 77
 _SHELL_SIGNAL_BASE: Final = 128
 _IN_WORDS: Final = {
     EXIT_BROKEN: "the worker itself failed",
-    EXIT_QUEUE_LOST: "its queue or supervisor was away for too long",
+    EXIT_QUEUE_LOST: "its queue or supervisor was unavailable for too long",
     EXIT_MISCONFIGURED: "its app or its settings cannot be used",
     EXIT_TIMED_OUT: "a handler ran beyond its timeout and could not be ended",
     EXIT_HUNG: "a handler ran on after its lease had ended, or blocked the event loop of the others",
@@ -75,7 +75,7 @@ class Cause(StrEnum):
     OVERDUE = "overdue"  # it was asked to finish, did not in time, and was killed
     ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
     KILLED = "killed"  # an operator ordered its end
-    UNRESPONSIVE = "unresponsive"  # it neither held a lease nor asked for one, and was ended for that
+    UNRESPONSIVE = "unresponsive"  # it did not respond, and was ended for that
     REMOVED = "removed"  # somebody else removed its container
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
@@ -237,7 +237,7 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     number = _signal_of(ended)
     if ended.out_of_memory:
         whom = "this worker, not its template" if ended.is_forked else "it"
-        return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_of_memory(ended)}"
+        return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_memory_text(ended)}"
     is_killed = number == signal.SIGKILL or (number is None and ended.code is None)
     if ended.is_removed and is_killed and not (drained or overdue):
         return Cause.REMOVED, "its container was removed by somebody else"
@@ -253,14 +253,14 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.code is None and not drained:
         return Cause.UNKNOWN, "adopted: its exit is not known"
     if ended.code in {EXIT_FINISHED, None}:
-        return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _by_itself(ended)
+        return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _voluntary_exit(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
 
 
 def _why(ended: EndedWorker) -> str:
     """Return why a worker that was asked to finish had begun to by itself, as text to append."""
     reason = last_words_of(ended.last_lines).reason
-    return f"; it had begun to by itself: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
+    return f"; it was already exiting: {reason}" if reason and reason not in {*_STOP_SIGNALS, _RETIRED} else ""
 
 
 def finished_by_itself(ended: EndedWorker, *, leases: int) -> bool:
@@ -269,14 +269,14 @@ def finished_by_itself(ended: EndedWorker, *, leases: int) -> bool:
     return ended.code == EXIT_FINISHED and reason != _RETIRED and bool(reason or leases)
 
 
-def _by_itself(ended: EndedWorker) -> tuple[Cause, str]:
+def _voluntary_exit(ended: EndedWorker) -> tuple[Cause, str]:
     """Return why a worker ended well that the supervisor had not asked to."""
     reason = last_words_of(ended.last_lines).reason
     if reason in _STOP_SIGNALS:
         return Cause.DRAINED, f"asked to finish by somebody else, with {reason}"
     if reason == _RETIRED:
         return Cause.DRAINED, ASKED_TO_FINISH
-    return Cause.FINISHED, f"finished by itself: {reason}" if reason else "finished by itself"
+    return Cause.FINISHED, f"finished: {reason}" if reason else "finished"
 
 
 def _code_in_words(ended: EndedWorker, code: int) -> str:
@@ -288,7 +288,7 @@ def _code_in_words(ended: EndedWorker, code: int) -> str:
     return f"exit code {code}: {last_words_of(ended.last_lines).reason or meaning}"
 
 
-def _of_memory(ended: EndedWorker) -> str:
+def _memory_text(ended: EndedWorker) -> str:
     """Return the peak and the limit in words, as far as they are known."""
     peak, limit = ended.memory_peak_bytes, ended.memory_limit_bytes
     had = "" if peak is None else f", it had {peak / _MIB:,.0f} MiB"

@@ -222,12 +222,12 @@ def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
         pool=text_in(worker, "pool"),
         pid=known_count_in(worker, "pid"),
         state="leasing" if state == "idle" and worker.get("leasing") is True else _SHOWN_STATES.get(state, state),
-        state_seconds=_since(worker, "since", now_seconds),
+        state_seconds=_seconds_since(worker, "since", now_seconds),
         tasks=tuple([_task(one) for one in mappings_of(worker.get("tasks"))]),
         holding=count_in(worker, "holding"),
         finished=count_in(worker, "finished"),
         memory_bytes=count_in(worker, "memory_bytes"),
-        age_seconds=_since(worker, "spawned_at", now_seconds),
+        age_seconds=_seconds_since(worker, "spawned_at", now_seconds),
         notes=tuple(notes),
     )
 
@@ -245,7 +245,7 @@ def _unsupervised(worker: Json, now_seconds: float) -> WorkerFigures:
         holding=count_in(worker, "holding"),
         finished=count_in(worker, "finished"),
         memory_bytes=0,
-        age_seconds=_since(worker, "since", now_seconds) if worker.get("since") else 0.0,
+        age_seconds=_seconds_since(worker, "since", now_seconds) if worker.get("since") else 0.0,
         notes=(*([f"on {host}"] if host else []), *([f"queue {queues}"] if queues else [])),
     )
 
@@ -260,7 +260,7 @@ def _suspected(count: int) -> tuple[str, ...]:
     return ("1 suspect waits" if count == 1 else f"{count:,} suspects wait",)
 
 
-def _since(values: Json, name: str, now_seconds: float) -> float:
+def _seconds_since(values: Json, name: str, now_seconds: float) -> float:
     return max(0.0, now_seconds - number_in(values, name)) if values.get(name) is not None else 0.0
 
 

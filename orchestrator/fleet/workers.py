@@ -43,7 +43,7 @@ EXTERNAL: Final = "external:"
 """The prefix of the `ref` of an external worker."""
 
 State = Literal["starting", "idle", "busy", "draining", "killed", "alone", "unresponsive"]
-"""`alone`: a solo worker for one suspected task. `unresponsive`: it neither holds a lease nor asks for one (see
+"""`alone`: a solo worker for one suspected task. `unresponsive`: it neither holds a lease nor requests one (see
 `responsiveness`). Neither counts towards the pool's size."""
 
 
@@ -54,7 +54,7 @@ class Worker:
     `leases` counts those held now, `finished` those ended since it joined; `deadline_at` is when a draining worker is
     killed (None: the queue grants it no more leases, but it was not asked to end yet); `replaced_by` names its
     replacement. `acted_at` is when it last ended a lease itself, `lapsed_at` when its last lease expired, if it has
-    ended none since. `hung_at`: since when it is unresponsive, kept while it is ended for that; `condition` is what its
+    ended none since. `hung_at`: since when it is unresponsive, kept while it is killed for it; `condition` is what its
     runtime found then. `is_forked`: from a template, with which it shares memory that is not in `memory_bytes`.
     `changed_file`: the file of its application that has changed since it was started.
     `is_cut_short`: killed before its grace was over, because its supervisor was asked twice to stop.
@@ -354,11 +354,11 @@ def cause_in(fleet: Fleet, ended: EndedWorker, *, held: int | None = None) -> tu
         hung=_hung(worker, ended),
     )
     if cause is Cause.DRAINED and drained:
-        detail = f"{_why_it_left(worker)}{detail.removeprefix(ASKED_TO_FINISH)}"
+        detail = f"{_drain_reason(worker)}{detail.removeprefix(ASKED_TO_FINISH)}"
     return cause, detail
 
 
-def _why_it_left(worker: Worker) -> str:
+def _drain_reason(worker: Worker) -> str:
     """Return why a worker was asked to finish: `replaced by resize-7f3k2q: its settings changed`."""
     told = ASKED_TO_FINISH if worker.replaced_by is None else f"replaced by {worker.replaced_by}"
     return f"{told}: {worker.leaves_for}" if worker.leaves_for else told
@@ -386,7 +386,7 @@ def _hung(worker: Worker, ended: EndedWorker) -> str:
         return f"it hung at {place}, a call that kept the interpreter lock{longer}"
     if worker.condition:
         return f"{worker.condition}{silent}"
-    return f"it neither held a lease nor asked for one{silent}, nobody knows why"
+    return f"it did not respond{silent}: the cause is unknown"
 
 
 def exited(
@@ -400,6 +400,7 @@ def exited(
     cause, detail = cause_in(fleet, ended, held=held)
     if held:
         detail = detail_at_work(cause, detail)
+        cause = Cause.CRASHED if cause is Cause.FINISHED else cause  # no end is a good one that leaves a lease
     has_worked = bool(held) or worked == "yes"
     failed = worker is not None and not has_worked and _is_failed_start(worker, cause, at=ended.at)
     lived_seconds = max(0.0, ended.at - worker.spawned_at) if worker else 0.0

@@ -42,7 +42,7 @@ class PoolDecisions(FleetAnswer):
 
 
 class PoolWhy(FleetAnswer):
-    """The reasons of a pool's size, of now or of a time."""
+    """The reasons of a pool's size, now or at a time."""
 
     pool: str
     alive: bool = Field(description="Whether its supervisor lives.")
@@ -50,10 +50,10 @@ class PoolWhy(FleetAnswer):
     age_seconds: float = Field(description="Seconds since the supervisor published the pool.")
     now: Json | None = Field(description="The decision in force at that time; null: none is on record.")
     decisions: list[Json] = Field(description="The newest decisions up to that time, newest first.")
-    sentences: list[str] = Field(description="Sentences that a person has to know beside it; only of now.")
-    template: Json | None = Field(description="The state of the template that forks its workers; only of now.")
-    settings: Json | None = Field(description="Its settings in force; only of now.")
-    inputs: object = Field(description="All inputs of the newest decision; null: not asked for, or not kept so long.")
+    sentences: list[str] = Field(description="Sentences that a person has to know beside it; current only.")
+    template: Json | None = Field(description="The state of the template that forks its workers; current only.")
+    settings: Json | None = Field(description="Its settings in force; current only.")
+    inputs: object = Field(description="All inputs of the newest decision; null: not requested, or no longer stored.")
 
 
 def decision_routes(files: StateDir, clock: MonotonicClock) -> tuple[ExtensionRoute, ...]:

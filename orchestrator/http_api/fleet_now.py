@@ -8,7 +8,7 @@ from typing import Final
 
 from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.base.json_fields import Json, mapping_of, mappings_of
-from orchestrator.sources.live_fleet import beside_pools, observed_now, refreshed
+from orchestrator.sources.live_fleet import observed_now, outside_pools, refreshed
 from orchestrator.state.directory import StateDir
 from queue_core.api import Queues
 from queue_core.connect import open_queues
@@ -119,7 +119,7 @@ class FleetNow:
             try:
                 with self._queues.opened() as queues:
                     fresh = refreshed(snapshot, observed_now(queues, snapshot), now_seconds=now)
-                    snapshot = fresh if pool is not None else fresh | beside_pools(queues, snapshot)
+                    snapshot = fresh if pool is not None else fresh | outside_pools(queues, snapshot)
             except (QueueError, OSError) as error:
                 trouble = str(error)
         return FreshFleet(snapshot, is_alive, round(age_seconds, 3), now, trouble)

@@ -61,7 +61,7 @@ class ShownLine(BaseModel):
 
 
 class ShownOutput(BaseModel):
-    """Lines, oldest first, and where to go on."""
+    """Lines, oldest first, and where to continue."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

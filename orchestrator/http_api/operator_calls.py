@@ -113,7 +113,7 @@ class Reloaded(FleetAnswer):
     """The answer of a supervisor to a reload."""
 
     request: str
-    answered: bool = Field(description="Whether the supervisor has answered; ask for `request` again.")
+    answered: bool = Field(description="Whether the supervisor has answered; if not, request `request` again.")
     reloaded: bool = Field(description="Whether the file is in force now.")
     mistakes: list[str] = Field(description="Why it is not: every mistake with its place.")
     changes: list[Json] = Field(description="The changes, by pool.")

@@ -275,7 +275,7 @@ def fleet_paths(
                 SupervisorHealth,
             ),
             *(() if files is None or settings is None else [settings_route(files, settings, problems)]),
-            *(() if files is None else _of_state(files, heartbeat, clock, queues, registry)),
+            *(() if files is None else _state_routes(files, heartbeat, clock, queues, registry)),
             *(() if file is None else (what_if_route(file),)),
         ),
         rights=FleetRights(heartbeat, clock, files, queues),
@@ -283,7 +283,7 @@ def fleet_paths(
     )
 
 
-def _of_state(
+def _state_routes(
     files: StateDir,
     heartbeat: Heartbeat,
     clock: MonotonicClock,

@@ -60,6 +60,9 @@ class ListedSupervisor(FleetAnswer):
     is_this: bool = Field(description="Whether it is the one that answers.")
     pools: list[str] = Field([], description="The pools of its settings; of many, the first ones.")
     since: float = Field(0.0, description="When it started, in seconds since the epoch; 0: unknown.")
+    process_start: str = Field(
+        "", description="When its process started, as its kernel counts it: with `pid`, which process it is."
+    )
 
 
 class ListedSupervisors(FleetAnswer):

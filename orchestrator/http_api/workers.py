@@ -44,7 +44,7 @@ class TailQuery(FleetQuery):
 
     tail: Annotated[int, Field(ge=0, le=MAX_LINES, description="Lines from the end, at most; 100.")] = 100
     follow: Annotated[
-        bool, Field(description="Go on for ever, as server-sent events; `Last-Event-ID` goes on where one ended.")
+        bool, Field(description="Continue for ever, as server-sent events; `Last-Event-ID` resumes a stream.")
     ] = False
 
 
@@ -53,7 +53,7 @@ class FleetWorkers(FleetAnswer):
 
     alive: bool = Field(description="Whether their supervisor lives.")
     age_seconds: float = Field(description="Seconds since the supervisor published them.")
-    trouble: str = Field(description="Why states and counts are the published ones; empty: they are of now.")
+    trouble: str = Field(description="Why states and counts are the published ones; empty: they are current.")
     workers: list[Json] = Field(
         description="State, pid or container, memory, CPU time, tasks done; `tasks` has those that it holds now."
     )
@@ -67,7 +67,7 @@ class OneWorker(FleetAnswer):
 
     alive: bool = Field(description="Whether its supervisor lives.")
     age_seconds: float = Field(description="Seconds since the supervisor published it.")
-    trouble: str = Field(description="Why its state and counts are the published ones; empty: they are of now.")
+    trouble: str = Field(description="Why its state and counts are the published ones; empty: they are current.")
     worker: Json = Field(description="As in the list of workers.")
     settings: Json | None = Field(description="The settings of its pool in force.")
 

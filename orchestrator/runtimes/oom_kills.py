@@ -74,7 +74,7 @@ def killed_perhaps(number: int) -> str:
     if not number:
         return ""
     ended = "1 process" if number == 1 else f"{number:,} processes"
-    return f"perhaps by the kernel: it ended {ended} of this control group for want of memory at that time"
+    return f"perhaps by the kernel: it ended {ended} of this control group at that time because it ran out of memory"
 
 
 def _kernel_log() -> Iterator[bytes]:

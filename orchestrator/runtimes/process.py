@@ -236,7 +236,7 @@ class ProcessRuntime:
             forked.abandon()
             self._other_processes.add({forked.pid})
             raise
-        forked.let_go()
+        forked.send_go()
         return handle
 
     def forks(self, pool: PoolSpec) -> bool:

@@ -76,9 +76,9 @@ class StackRequests:
         path = self.files.path / "workers" / f"{name}{LOG_SUFFIX}"
         try:
             if standstill := procfs.standstill(process):
-                return RunningStack(name, why=f"its process is {standstill}, and writes nothing until it goes on")
+                return RunningStack(name, why=f"its process is {standstill}, and writes nothing until it continues")
             if not procfs.catches(process.pid, STACK_SIGNAL):
-                return RunningStack(name, why="it has not begun yet: ask again in a second")
+                return RunningStack(name, why="it has not started yet: try again in a second")
             with path.open("rb") as output:
                 before = output.seek(0, os.SEEK_END)
                 pidfd = procfs.open_exactly(process.pid, process.start_ticks)

@@ -47,14 +47,14 @@ class ForkFailedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ForkedWorker:
-    """A worker that waits for `let_go`: our child, with a pidfd of it."""
+    """A worker that waits for `send_go`: our child, with a pidfd of it."""
 
     pid: int
     start_ticks: int
     pidfd: int
     start: socket.socket
 
-    def let_go(self) -> None:
+    def send_go(self) -> None:
         """Let it begin. If it has ended meanwhile, its pidfd says so."""
         with contextlib.suppress(OSError):
             self.start.send(b"go")
@@ -301,7 +301,7 @@ class TemplateProcess:
 def _ending(code: int) -> str:
     """Return how a template ended that nobody here has asked to, from its exit code as `subprocess` has it."""
     if code >= 0:
-        return f"it ended by itself with exit code {code}"
+        return f"it exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:  # a real-time signal without a name

@@ -362,7 +362,7 @@ class Templates:
                 reason = "; ".join(process.hazards)
                 log.warning(events.TEMPLATE_UNSAFE, pool=pool, reason=reason, forks=template.is_forced)
         else:
-            reason = process.failure.strip().rpartition("\n")[2] or "it ended by itself"
+            reason = process.failure.strip().rpartition("\n")[2] or "it exited"
             log.warning(events.TEMPLATE_LOST, pool=pool, reason=reason)
 
     def write(self) -> None:

@@ -155,7 +155,7 @@ class Contention:
         at, trial = sample.at, self.trial
         ended = [_timed(lease, at, lease.ended_seconds_ago) for lease in sample.finished if lease.outcome == "deleted"]
         running = [_timed(lease, at) for lease in sample.running]
-        seen = _with(self.seen, ended, _SEEN)
+        seen = _added(self.seen, ended, _SEEN)
         if trial is not None and spec.contention == "guard":
             if trial.step in {"held", "probe"} and at >= trial.until:
                 return NO_CONTENTION
@@ -163,7 +163,7 @@ class Contention:
             return Contention(quiet_until=Monotonic(at + _QUIET_SECONDS)) if trial is None else Contention(seen, trial)
         if at < self.quiet_until or not _is_late(sample, spec):
             return Contention(seen, None, self.quiet_until)
-        trial = _suspected(_with(seen, running, _SEEN + len(running)), sample, spec)
+        trial = _suspected(_added(seen, running, _SEEN + len(running)), sample, spec)
         if trial is not None and sample.oldest_seconds < startup_seconds + _seconds(trial.done_many):
             trial = None  # tasks would wait longer because of the trial than without it
         return Contention(seen, trial, self.quiet_until)
@@ -177,7 +177,7 @@ def _timed(lease: LeaseSample | RunningLease, at: Monotonic, ago: float | None =
     return TimedLease(lease.tag, at - (ago or 0.0) - lease.held_seconds, seconds, lease.at_a_time, ago is None)
 
 
-def _with(sizes: Sizes, leases: Iterable[TimedLease], most: int) -> Sizes:
+def _added(sizes: Sizes, leases: Iterable[TimedLease], most: int) -> Sizes:
     """Return the sizes with these leases added, at most `most` of each."""
     new: dict[int, list[TimedLease]] = {}
     for lease in leases:

@@ -208,14 +208,14 @@ class Estimates:
             executed = executed.after([one.seconds for one in started if not one.is_forked])
             forked = forked.after([one.seconds for one in started if one.is_forked])
         startup = forked if forks else executed
-        memory_seconds = _within(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
+        memory_seconds = _clamped(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
         keep = math.exp(-elapsed_seconds / memory_seconds)
         slack = self.slack + _SLACK_GAIN * (spec.eps * begun - late)
         return Estimates(
             self.service.after(held_seconds),
             executed,
             keep * self.arrival_rate + (1.0 - keep) * sample.arrivals / elapsed_seconds,
-            _within(_MIN_SLACK, slack, _MAX_SLACK),
+            _clamped(_MIN_SLACK, slack, _MAX_SLACK),
             self.gaps.after(needed, at=sample.at, turn_seconds=self.turn_seconds(spec)),
             self.outcomes.after(sample.finished) if held_seconds else self.outcomes,
             forked,
@@ -250,7 +250,7 @@ class Estimates:
             service=ServiceTime(**_numbers(data.get("service"), ServiceTime)),
             executed=_startup(_numbers(data.get("startup"), Startup)),
             arrival_rate=_number(data.get("arrival_rate"), "arrival_rate"),
-            slack=_within(_MIN_SLACK, slack, _MAX_SLACK),
+            slack=_clamped(_MIN_SLACK, slack, _MAX_SLACK),
             gaps=IdleGaps.from_json(data.get("gaps")),
             forked=_startup(_numbers(data.get("forked", asdict(_PRIOR_FORK)), Startup)),
             forks=data.get("forks") is True,
@@ -323,7 +323,7 @@ def peak_leases(sample: QueueSample, *, elapsed_seconds: float) -> int:
     return peak
 
 
-def _within(low: float, number: float, high: float) -> float:
+def _clamped(low: float, number: float, high: float) -> float:
     """Return the number, clamped to the bounds."""
     if number < low:
         return low

@@ -109,7 +109,7 @@ def host_headroom(target: int, facts: Facts) -> tuple[int, Limit] | None:
     if allocation.scarce == "unknown":
         why = allocation.why + _slow_start(facts)
     if allocation.is_to_yield and not facts.sample.ready and any(w.state == "idle" for w in facts.alive):
-        most, why = facts.current - 1, f"an idle worker goes: {allocation.why}"
+        most, why = facts.current - 1, f"stopping an idle worker: {allocation.why}"
     if target <= most:
         return None
     return most, Limit("host_headroom", why)

@@ -46,7 +46,7 @@ class IdleGaps:
         paused: dict[int, Histogram] = {}
         level = min(needed, len(self.last_needed_at))
         while level and at - self.last_needed_at[level - 1] > _PAUSE_IN_TURNS * turn_seconds:
-            paused[level] = _with_gap(self.by_level.get(level), at - self.last_needed_at[level - 1])
+            paused[level] = _add_gap(self.by_level.get(level), at - self.last_needed_at[level - 1])
             level -= 1
         by_level = {**self.by_level, **paused} if paused else self.by_level
         return IdleGaps(by_level, (at,) * min(needed, _MAX_LEVELS) + self.last_needed_at[needed:])
@@ -91,7 +91,7 @@ class IdleGaps:
         return IdleGaps({_level(key): _histogram(weights) for key, weights in data.items()})
 
 
-def _with_gap(histogram: Histogram | None, seconds: float) -> Histogram:
+def _add_gap(histogram: Histogram | None, seconds: float) -> Histogram:
     weights = [w * _DECAY for w in histogram] if histogram else [0.0] * _BUCKETS
     weights[bisect_left(EDGES_SECONDS, seconds)] += 1.0
     return tuple(weights)

@@ -22,7 +22,7 @@ _STARTING: Final = frozenset({"starting", "alone"})
 
 @value
 class Spawn:
-    """The start of one worker; once it has started, the worker `replaces` is let go."""
+    """The start of one worker; once it has started, the worker `replaces` is stopped."""
 
     why: str
     replaces: str | None = None
@@ -136,7 +136,7 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
         if w.deadline_at is not None and now >= w.deadline_at:
             leaves.append(WorkerRemoval(w.worker, "it did not finish within its grace"))
         elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
-            leaves.append(WorkerRemoval(w.worker, f"it has asked for no lease in {START_LIMIT_SECONDS:.0f} s"))
+            leaves.append(WorkerRemoval(w.worker, f"it has requested no lease in {START_LIMIT_SECONDS:.0f} s"))
     return leaves
 
 
@@ -163,10 +163,10 @@ def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, n
     if surplus <= 0:
         return []
     idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)]
-    return [WorkerRemoval(w.worker, _why_leave(decision)) for w in idle[:surplus]]
+    return [WorkerRemoval(w.worker, _stop_reason(decision)) for w in idle[:surplus]]
 
 
-def _why_leave(decision: Decision) -> str:
+def _stop_reason(decision: Decision) -> str:
     """Return why workers leave: the reason of the last guard if one lowered the target, else the rule's."""
     if decision.target < decision.unguarded and decision.limits:
         return decision.limits[-1].why

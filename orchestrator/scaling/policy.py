@@ -53,7 +53,7 @@ def decide(context: DecisionContext) -> Decision:
         unguarded = proposal.target
         trouble, limits = _lateness(context, unguarded, target=target, limits=limits)
         if target <= current:
-            proposal = replace(_held_back(proposal, limits), target=unguarded, why=trouble)
+            proposal = replace(_limiting_rule(proposal, limits), target=unguarded, why=trouble)
     elif limits and proposal.target > max(target, current):
         trouble = _denied(proposal.target, limits)
     return Decision(
@@ -96,7 +96,7 @@ def _lateness(
     return f"{context.describe_late()}: {_listed([*causes, *bounds])}", limits
 
 
-def _held_back(proposal: Proposal, limits: Sequence[Limit]) -> Proposal:
+def _limiting_rule(proposal: Proposal, limits: Sequence[Limit]) -> Proposal:
     """Return the proposal by the rule that names the bound which keeps the pool from growing, if one does."""
     bounds = [rule for limit in limits if (rule := _BOUNDS.get(limit.guard)) is not None]
     return replace(proposal, rule=bounds[-1]) if bounds else proposal

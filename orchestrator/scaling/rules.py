@@ -160,7 +160,7 @@ def _barred(context: DecisionContext, *, level: int, low: int, below: int) -> Pr
     going = level - top
     if not going:
         return None
-    idle = "1 idle worker goes" if going == 1 else f"{going:,} idle workers go"
+    idle = "stopping 1 idle worker" if going == 1 else f"stopping {going:,} idle workers"
     return Proposal(facts.current - going, "rate_limited", f"{idle}: {facts.sample.describe_held()}")
 
 

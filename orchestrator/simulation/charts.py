@@ -92,7 +92,7 @@ def svg_chart(workload: Workload, rows: Sequence[StudyRow], *, title: str) -> st
                 _titled(row),
                 "workers",
                 [Curve("workers", result.sizes, shade)],
-                notes=[_in_words(result)],
+                notes=[_cost_text(result)],
                 top=workers,
                 height=_WORKERS_HEIGHT,
             ),
@@ -115,7 +115,7 @@ def _common_top(rows: Sequence[StudyRow], peaks: Sequence[float], *, least: floa
     return rounded_up(max([peak for peak in peaks if peak <= limit] + [ours, least]) or 1.0)
 
 
-def _in_words(result: RunResult) -> str:
+def _cost_text(result: RunResult) -> str:
     """Return the cost of a run and its waits, with their units."""
     return (
         f"{result.worker_seconds / 3600:,.2f} worker-hours; {result.late_share:.2%} late; half of the waits under "

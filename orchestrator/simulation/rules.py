@@ -117,9 +117,9 @@ class HorizontalPodAutoscaler:
             elif counts.workers and not self.settings.least and counts.at - self.active_at > self.cooldown_seconds:
                 self.wanted.clear()
                 return 0
-        return self._between(tasks, counts) if counts.workers else 0
+        return self._clamped_target(tasks, counts) if counts.workers else 0
 
-    def _between(self, tasks: int, counts: RuleObservation) -> int:
+    def _clamped_target(self, tasks: int, counts: RuleObservation) -> int:
         wanted = counts.workers
         if abs(tasks / (self.target * counts.workers) - 1.0) > 0.1:
             wanted = math.ceil(tasks / self.target)

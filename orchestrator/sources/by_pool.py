@@ -23,17 +23,17 @@ class PoolSources:
         self._queues = queues
         self._fleets = fleets
 
-    def _of(self, pool: PoolSpec) -> WorkSource:
+    def _source_of_pool(self, pool: PoolSpec) -> WorkSource:
         return self._queues if pool.source is None else self._fleets
 
-    def _of_worker(self, worker: str) -> WorkSource:
+    def _source_of_worker(self, worker: str) -> WorkSource:
         return self._fleets if self._fleets.has_worker(worker) else self._queues
 
     def sample(
         self, pool: PoolSpec, *, workers: Collection[str], ahead_seconds: float = 0.0, now: Monotonic
     ) -> QueueSample:
         """See `WorkSource.sample`."""
-        return self._of(pool).sample(pool, workers=workers, ahead_seconds=ahead_seconds, now=now)
+        return self._source_of_pool(pool).sample(pool, workers=workers, ahead_seconds=ahead_seconds, now=now)
 
     def samples(
         self, queries: Sequence[SampleQuery], *, now: Monotonic
@@ -53,23 +53,23 @@ class PoolSources:
 
     def present(self, pool: PoolSpec) -> Sequence[PresentWorker]:
         """See `WorkSource.present`."""
-        return self._of(pool).present(pool)
+        return self._source_of_pool(pool).present(pool)
 
     def retire(self, worker: str, *, busy: Literal["keep", "finish"] = "keep") -> bool:
         """See `WorkSource.retire`."""
-        return self._of_worker(worker).retire(worker, busy=busy)
+        return self._source_of_worker(worker).retire(worker, busy=busy)
 
     def given_back_by(self, worker: str, pool: PoolSpec, *, within_seconds: float) -> Sequence[ReleasedTask]:
         """See `WorkSource.given_back_by`."""
-        return self._of(pool).given_back_by(worker, pool, within_seconds=within_seconds)
+        return self._source_of_pool(pool).given_back_by(worker, pool, within_seconds=within_seconds)
 
     def lapsed_by(self, worker: str, pool: PoolSpec, *, named: Collection[str] = ()) -> Sequence[ReleasedTask]:
         """See `WorkSource.lapsed_by`."""
-        return self._of(pool).lapsed_by(worker, pool, named=named)
+        return self._source_of_pool(pool).lapsed_by(worker, pool, named=named)
 
     def release_held_by(self, worker: str, notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.release_held_by`."""
-        return self._of_worker(worker).release_held_by(worker, notice)
+        return self._source_of_worker(worker).release_held_by(worker, notice)
 
     def give_back(self, tasks: Sequence[SuspectedTask], notice: DeathNotice) -> Sequence[ReleasedTask]:
         """See `WorkSource.give_back`: only tasks of our queues are ever suspected."""
@@ -77,11 +77,11 @@ class PoolSources:
 
     def held_by(self, worker: str, pool: PoolSpec, *, payload_bytes: int = 0) -> Sequence[SuspectedTask]:
         """See `WorkSource.held_by`."""
-        return self._of(pool).held_by(worker, pool, payload_bytes=payload_bytes)
+        return self._source_of_pool(pool).held_by(worker, pool, payload_bytes=payload_bytes)
 
     def has_worked(self, worker: str, pool: PoolSpec) -> bool:
         """See `WorkSource.has_worked`."""
-        return self._of(pool).has_worked(worker, pool)
+        return self._source_of_pool(pool).has_worked(worker, pool)
 
     def apply_verdicts(self, verdicts: Sequence[TaskVerdict], notice: DeathNotice) -> Sequence[str]:
         """See `WorkSource.apply_verdicts`: only tasks of our queues are ever suspected."""

@@ -16,7 +16,7 @@ from queue_core.task import ANY, TaskState, parse_token
 
 _NOBODY: Final = "recalled"
 _LEASED: Final = frozenset({TaskState.LEASED})
-_RECALLED: Final = Failure("given_back", message="no longer held back to run alone")
+_RECALLED: Final = Failure("given_back", message="may run beside others again")
 
 
 def failure_of_death(notice: DeathNotice) -> Failure:

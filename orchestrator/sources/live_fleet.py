@@ -66,7 +66,7 @@ def unserved_now(queues: Queues, snapshot: Mapping[str, object]) -> list[Json]:
     return found
 
 
-def beside_pools(queues: Queues, snapshot: Mapping[str, object]) -> Json:
+def outside_pools(queues: Queues, snapshot: Mapping[str, object]) -> Json:
     """Return what a fleet has beside its pools: `unserved` tags and `unsupervised` workers. Raises `QueueError`."""
     return {"unserved": unserved_now(queues, snapshot), "unsupervised": unsupervised_now(queues, snapshot)}
 
@@ -100,7 +100,7 @@ def refreshed(snapshot: Mapping[str, object], observed: Mapping[str, Observation
     for worker in mappings_of(snapshot.get("workers")):
         of_pool = leases.get(str(worker.get("pool")))
         workers.append(dict(worker) if of_pool is None else _worker(worker, of_pool, now_seconds))
-    by_pool = _by_pool(workers)
+    by_pool = _grouped_by_pool(workers)
     pools = dict(mapping_of(snapshot.get("pools")))
     for name, observation in observed.items():
         pools[name] = _pool(mapping_of(pools.get(name)), observation, by_pool.get(name, []), now_seconds)
@@ -133,7 +133,7 @@ class _PoolLeases:
 
 
 def _queries(snapshot: Mapping[str, object]) -> Iterable[tuple[str, ObservationQuery]]:
-    workers = _by_pool(mappings_of(snapshot.get("workers")))
+    workers = _grouped_by_pool(mappings_of(snapshot.get("workers")))
     for name, pool in mapping_of(snapshot.get("pools")).items():
         settings, sample = mapping_of(mapping_of(pool).get("settings")), mapping_of(mapping_of(pool).get("sample"))
         queue, cursor = settings.get("queue"), sample.get("cursor")
@@ -228,7 +228,7 @@ def _tags(settings: Mapping[str, object]) -> TagFilter:
     return TagFilter.of(*map(str, tags)) if isinstance(tags, list) and tags else ANY
 
 
-def _by_pool(workers: Iterable[Json]) -> dict[str, list[Json]]:
+def _grouped_by_pool(workers: Iterable[Json]) -> dict[str, list[Json]]:
     found: dict[str, list[Json]] = {}
     for worker in workers:
         found.setdefault(str(worker.get("pool")), []).append(worker)

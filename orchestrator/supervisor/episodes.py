@@ -43,7 +43,7 @@ class EpisodeChange:
     ended: TroubleEpisode | None = None
 
 
-def after_look(before: TroubleEpisode | None, severity: Severity, *, now: Monotonic) -> EpisodeChange:
+def after_check(before: TroubleEpisode | None, severity: Severity, *, now: Monotonic) -> EpisodeChange:
     """Return the episode after a look at `now`, at which the pool's trouble was as severe as this."""
     if severity == "none":
         if before is None or now - before.seen_at < CALM_SECONDS:

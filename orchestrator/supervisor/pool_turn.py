@@ -30,7 +30,7 @@ from orchestrator.scaling.sharing import SharingPool, helper, sharers
 from orchestrator.source import SampleQuery, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
-from orchestrator.supervisor.episodes import TroubleEpisode, after_look
+from orchestrator.supervisor.episodes import TroubleEpisode, after_check
 from orchestrator.supervisor.executor import PlanExecutor
 from orchestrator.supervisor.pool import Pool, severity_of
 from orchestrator.supervisor.quarantine_runner import QuarantineRunner
@@ -239,7 +239,7 @@ class PoolTurn:
 
 def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:
     """Log the beginning and the end of tasks' lateness, or of a bound that denies workers; each once."""
-    change = after_look(pool.episode, severity_of(pool), now=decision.at)
+    change = after_check(pool.episode, severity_of(pool), now=decision.at)
     pool.episode = change.episode
     if change.begins != "none":
         log.warning(

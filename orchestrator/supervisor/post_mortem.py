@@ -281,7 +281,7 @@ def _held(case: _PostMortem) -> list[Record]:
     known = {fate.task.key: fate for fate in case.fates or ()}
     released = _released_records([*(case.returned or ()), *case.released], known)
     how = "lease ended" if case.end.cause in HANGS else "given back"
-    records = _held_back_records(special) + released
+    records = _suspect_records(special) + released
     listed = {(one["queue"], one["task"]) for one in records}
     before = [task for task in case.before or () if (task.queue, task.task) not in listed]
     return records + _released_records(before, {}, fate=how)
@@ -322,7 +322,7 @@ def _last_lines(ended: Exit, case: _PostMortem) -> list[str]:
     return list(redacted_lines(ended.last_lines, case.payloads, environment=environment))
 
 
-def _held_back_records(fates: Iterable[TaskVerdict]) -> list[Record]:
+def _suspect_records(fates: Iterable[TaskVerdict]) -> list[Record]:
     """Return records of the tasks that were held back, or became dead."""
     return [
         {

@@ -349,7 +349,7 @@ class Reconciler:
                 if w.deadline_at is None and not w.is_external:
                     self._executor.drain(pool, w.worker, why=why, grace_seconds=grace, now=now)
 
-    def held_now(self) -> tuple[list[dict[str, object]], int]:
+    def tasks_in_progress(self) -> tuple[list[dict[str, object]], int]:
         """Return tasks that our workers hold, each with its pool, worker and seconds so far; and how many there are.
 
         Of `MAX_ASKED` workers at most the tasks are named; those of the others are counted as last seen.

@@ -152,7 +152,7 @@ class Supervisor:
         self._runtime.wake()
 
     def snapshot(self) -> Mapping[str, object]:
-        """Return the last snapshot of the fleet and of this supervisor; the same as in `supervisor.json`."""
+        """Return the last snapshot of the fleet and of this supervisor; as in `supervisor.json`."""
         return self._snapshots.snapshot
 
     def _hung_up_or_reload(self) -> None:
@@ -319,7 +319,7 @@ class Supervisor:
         if self._election.is_led_by_another:
             self._reconciler.drain_all(why=why)
         else:
-            why = "the store is unavailable, so the leader is unknown; the workers go on"
+            why = "the store is unavailable, so the leader is unknown; the workers continue"
         if self._logged_why != why:
             self._logged_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)
@@ -378,7 +378,7 @@ class Supervisor:
 
     def _log_stopping(self) -> None:
         """Log which tasks are being finished, and for how long at most."""
-        held, total = self._reconciler.held_now()
+        held, total = self._reconciler.tasks_in_progress()
         names = {one["pool"] for one in held}
         grace = [
             pool.spec.grace if pool.spec else pool.grace_seconds

@@ -143,17 +143,17 @@ class ThreadedCalls:
                 raise StoreUnavailableError("this client was closed: open another one")
             self._unfinished[call] = call.end_wait
 
-        threads.submit(lambda: self._until_over(call, call.run))
+        threads.submit(lambda: self._run_to_end(call, call.run))
         try:
             return await call.future
         except asyncio.CancelledError:
             if not call.abandon():
                 with self._changed:
                     self._unfinished[call] = call.end_wait
-                self._short.submit(lambda: self._until_over(call, call.undo))
+                self._short.submit(lambda: self._run_to_end(call, call.undo))
             raise
 
-    def _until_over(self, call: Call[T], job: Job) -> None:
+    def _run_to_end(self, call: Call[T], job: Job) -> None:
         try:
             job()
         finally:

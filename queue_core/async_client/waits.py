@@ -152,11 +152,11 @@ class ServerWait:
 
     def on_queue(self, name: str, call: Callable[[Queue], T]) -> T:
         """See `Wait.on_queue`."""
-        return self._with(lambda queues: call(queues.queue(name)))
+        return self._run_interruptibly(lambda queues: call(queues.queue(name)))
 
     def ready(self, queues: Sequence[tuple[str, TagFilter]], wait_seconds: float) -> str | None:
         """See `Wait.ready`."""
-        return self._with(lambda server: server.wait_ready(queues, wait_seconds=wait_seconds))
+        return self._run_interruptibly(lambda server: server.wait_ready(queues, wait_seconds=wait_seconds))
 
     def interrupt(self) -> None:
         """See `Wait.interrupt`."""
@@ -165,7 +165,7 @@ class ServerWait:
             if self._queues is not None:
                 self._queues.interrupt()
 
-    def _with(self, call: Callable[[InterruptibleQueues], T]) -> T:
+    def _run_interruptibly(self, call: Callable[[InterruptibleQueues], T]) -> T:
         queues = self._waits.take()
         with self._lock:
             self._queues = queues

@@ -91,6 +91,27 @@ def text_of(error: BaseException) -> str:
     return _made_in_time(kind, lambda: _errors_text(error) or _own_text(error))
 
 
+def text_of_value(given: object) -> str:
+    """Return a text that a user's code gave, cut; of another value what `str` makes of it, "" for None."""
+    if given is None:
+        return ""
+    if issubclass(type(given), str):
+        return str.__getitem__(cast("str", given), slice(MAX_RAW_CHARACTERS))
+    if type(given) in _PLAIN:
+        return _made(lambda: str(given))
+    return _made_in_time(type(given), lambda: str(given))
+
+
+def without_traceback(error: BaseException) -> None:
+    """Take the tracebacks of an exception and its causes away, and with them what the variables of its calls hold."""
+    seen = 0
+    one: BaseException | None = error
+    while one is not None and seen < MAX_ERRORS:
+        links = parts_of(one)
+        BaseException.__dict__["__traceback__"].__set__(one, None)
+        one, seen = links.cause or links.context, seen + 1
+
+
 def traceback_parts(error: BaseException, *, limit: int, depth: int = 0) -> list[TracebackPart]:
     """Return an exception's traceback as Python prints it: causes first, of each the innermost `limit` calls."""
     chain: list[tuple[BaseException, str]] = []

@@ -28,9 +28,11 @@ from queue_core.attempts.error_text import (
     parts_of,
     path_of,
     text_of,
+    text_of_value,
     traceback_parts,
 )
 from queue_core.attempts.redaction import redacted, redacted_parts
+from queue_core.limits import MAX_REASON_CHARACTERS
 
 MAX_ERRORS_OF_GROUP: Final = 3
 """Errors of an `ExceptionGroup` that a message has at most."""
@@ -149,7 +151,7 @@ def place_in(lines: Sequence[tuple[str, int]]) -> str:
     if not lines:
         return ""
     filename, number = next((line for line in lines if not is_library(line[0])), lines[0])
-    return f"{shown_path(filename)}:{number}"[-MAX_PLACE_CHARACTERS:]
+    return _clean(f"{shown_path(filename)}:{number}"[-MAX_PLACE_CHARACTERS:])
 
 
 def is_library(filename: str) -> bool:
@@ -192,6 +194,11 @@ def failure_message(text: str, payloads: Sequence[bytes] = ()) -> str:
     """Return a text as the message of a failure: redacted, and cut to its limit."""
     message = _clean(redacted(text[:MAX_RAW_CHARACTERS], payloads)).strip()
     return message if len(message) <= MAX_MESSAGE_CHARACTERS else message[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+
+
+def reason_of(given: object, payloads: Sequence[bytes] = ()) -> str:
+    """Return what a handler gives as its reason, mostly a text, as one of a dead task: redacted, and cut."""
+    return _clean(redacted(text_of_value(given), payloads))[:MAX_REASON_CHARACTERS]
 
 
 def _clean(text: str) -> str:

@@ -45,13 +45,13 @@ def documents_of(payload: bytes, *, most: int) -> Iterator[list[Part]]:
         if depth == MAX_DEPTH:
             continue
         for part in parts:
-            for inner in _within(part):
+            for inner in _nested_values(part):
                 left -= len(inner)
                 if left >= 0 and inner != content:
                     waiting.append((inner, part.kind, depth + 1))
 
 
-def _within(part: Part) -> Iterator[bytes]:
+def _nested_values(part: Part) -> Iterator[bytes]:
     """Yield what a value has within: JSON as text, base64, and what is encoded as in URLs."""
     text = part.text
     if part.kind == "name" or len(text) < 4:

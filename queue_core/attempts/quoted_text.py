@@ -161,14 +161,14 @@ def _decoded(text: str) -> Iterator[tuple[str, int, int]]:
     for match in _ENCODED.finditer(text):
         word = match[0].rstrip("=").replace("-", "+").replace("_", "/")
         try:
-            content = base64.b64decode(word[: len(word) // 4 * 4] + _rest(word))
+            content = base64.b64decode(word[: len(word) // 4 * 4] + _base64_tail(word))
         except (binascii.Error, ValueError):
             continue
         yield skeleton(content.decode(errors="ignore")), match.start(), match.end()
         yield _BARRIER, match.end(), match.end()
 
 
-def _rest(word: str) -> str:
+def _base64_tail(word: str) -> str:
     """Return the last characters of base64 with their padding; "" for one that says nothing."""
     rest = word[len(word) // 4 * 4 :]
     return "" if len(rest) < 2 else rest.ljust(4, "=")

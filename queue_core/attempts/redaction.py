@@ -64,7 +64,7 @@ def redacted(
         return text
     secrets = secrets_of(environment)
     if payloads or secrets:
-        text = _without(text, payloads, secrets, code)
+        text = _masked(text, payloads, secrets, code)
     return _PYDANTIC_INPUT.sub(MASK, masked_text(text))
 
 
@@ -140,7 +140,7 @@ def _passwords_in(urls: str) -> Iterator[str]:
             yield unquote(password)
 
 
-def _without(text: str, payloads: Sequence[bytes], secrets: Sequence[str], code: Sequence[tuple[int, int]]) -> str:
+def _masked(text: str, payloads: Sequence[bytes], secrets: Sequence[str], code: Sequence[tuple[int, int]]) -> str:
     readings = readings_of(text, code)
     known = _Known(readings)
     for secret in secrets:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from queue_core.stores import idempotency
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, key_reused
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ def once(
                 return run(work)
             except idempotency.UNFIT as error:
                 if by_store:
-                    raise idempotency.key_reused(call) from error
+                    raise key_reused(call) from error
                 raise
 
     return idempotency.once(work.transaction, call, run_recognised, encode=encode, decode=decode, now=work.now)

@@ -11,7 +11,7 @@ from functools import partial
 from pydantic_core import from_json, to_json
 
 from queue_core.calls.once import recognised
-from queue_core.errors import OutcomeUnknownError, QueueError, StoreError
+from queue_core.errors import KeyReusedError, OutcomeUnknownError, QueueError, StoreError
 from queue_core.process.wording import counted
 from queue_core.service import Operation
 from queue_core.stores.idempotency import encode_refusal, raise_refusal
@@ -53,6 +53,9 @@ RunPiece = Callable[[Piece], tuple[int, bool]]
 def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done: CallProgress) -> CallProgress:
     """Run the next piece of a call, unless it is over; return how far it is then.
 
+    Raises `KeyReusedError` when its number is another call's, of those that have pieces, and `OutcomeUnknownError` when
+    what a repeat's first try did may be forgotten.
+
     Args:
         done: how far a call without a key is.
     """
@@ -61,23 +64,29 @@ def next_piece(work: UnitOfWork, call: ClientCall | None, run: RunPiece, *, done
         return CallProgress(done.pieces + 1, done.total + count, is_over)
     session = session_of(call)
     last = work.transaction.last_answer(session)
-    if last is not None:
-        raise_refusal(last[1])
-    known = CallProgress() if last is None else CallProgress(last[0], *from_json(last[1]))
+    known = CallProgress()
+    if last is None and call.is_repeat:
+        work.transaction.check_kept(call, now=work.now)
+    elif last is not None:
+        kept = call.answer_of(last[1])
+        raise_refusal(kept)
+        known = CallProgress(last[0], *from_json(kept))
     if known.is_over:
         return known
     number = known.pieces + 1
     try:
-        with recognised(work, ClientCall(session, number, is_repeat=True)) as by_verb:  # it may be one
+        age_seconds = call.age_seconds if call.is_repeat else 0
+        piece_call = ClientCall(session, number, True, age_seconds, call.meaning)  # noqa: FBT003 - it may be one
+        with recognised(work, piece_call) as by_verb:
             count, is_over = run(Piece(work, known.pieces, f"{session}.{known.pieces}" if by_verb else ""))
-    except StoreError:
+    except (StoreError, KeyReusedError):
         raise
     except QueueError as error:
         if call.is_repeat:  # its first try may still come, and would take effect
-            work.transaction.keep_answer(session, number, encode_refusal(error), now=work.now)
+            work.transaction.keep_answer(session, number, call.kept(encode_refusal(error)), now=work.now)
         raise
     after = CallProgress(number, known.total + count, is_over)
-    work.transaction.keep_answer(session, number, to_json([after.total, is_over]), now=work.now)
+    work.transaction.keep_answer(session, number, call.kept(to_json([after.total, is_over])), now=work.now)
     return after
 
 

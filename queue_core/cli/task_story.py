@@ -11,6 +11,7 @@ from queue_core.clock import Instant, seconds_between
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
 from queue_core.http_api.values import flat_json
 from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
+from queue_core.rare_fields import rare_json, shown_rare_fields
 from queue_core.stats import FinishedLease
 from queue_core.task import CELERY_ID_FORM, StoredTask, TaskState
 
@@ -192,8 +193,8 @@ def story_lines(
         yield f"  progress: {progress.fraction:.0%}{said}"
     if story.task is not None and story.task.checkpoint is not None:
         yield f"  checkpoint: {len(story.task.checkpoint):,} bytes, for its next lease"
-    if story.task is not None and story.task.headers:
-        yield f"  headers: {', '.join(f'{name}={text}' for name, text in story.task.headers.items())}"
+    if story.task is not None:
+        yield from (f"  {name}: {text}" for name, text in shown_rare_fields(story.task).items())
     if story.leases:
         yield "  leases that ended, oldest first:"
     for number, lease in zip(lease_ordinals(story.leases), story.leases, strict=True):
@@ -207,9 +208,7 @@ def story_lines(
         yield "  traceback of the last attempt:"
         yield from (f"    {line}" for line in story.task.attempts[-1].traceback.splitlines())
     if story.task is not None and story.task.state is TaskState.DEAD:
-        last = story.leases[-1].worker if story.leases else ""
-        named = "its last lease" if last in ends else "the reason"
-        yield f"  what to do: mend what {named} names, then `towline redrive {story.queue} --named {story.name}`"
+        yield f"  next: fix the error above, then run `towline redrive {story.queue} --named {story.name}`"
 
 
 def _state_sentence(story: TaskStory, now: Instant) -> str:
@@ -301,7 +300,8 @@ def _record_without_payload(task: StoredTask) -> dict[str, object]:
         "leases": task.leases,
         "worker": task.worker,
         "reason": task.reason,
-        "headers": dict(task.headers or {}),
+        "headers": {},
+        **rare_json(task),
         "attempts": [flat_json(attempt) for attempt in task.attempts],
         "progress": None if task.progress is None else flat_json(task.progress),
         "checkpoint_bytes": None if task.checkpoint is None else len(task.checkpoint),
@@ -331,7 +331,7 @@ def story_events(story: TaskStory) -> list[dict[str, object]]:
         if story.leases:
             of_lease |= {"worker": story.leases[-1].worker, "lease_number": story.leases[-1].lease_number}
         events.append({"event": "task.died", "at": task.eta, **of_lease, "reason": task.reason})
-    events.sort(key=lambda event: (_at(event), _STEPS.get(str(event["event"]), 2)))
+    events.sort(key=lambda event: (_event_time(event), _STEPS.get(str(event["event"]), 2)))
     return events
 
 
@@ -341,9 +341,9 @@ def merged_events(
     """Return the events of a server's memory, and those that only the store knows, oldest first."""
     known = {(event["queue"], event["event"], event.get("lease_number")) for event in remembered}
     more = [event for event in of_stores if (event["queue"], event["event"], event.get("lease_number")) not in known]
-    return sorted([*more, *remembered], key=_at)
+    return sorted([*more, *remembered], key=_event_time)
 
 
-def _at(event: Mapping[str, object]) -> int:
+def _event_time(event: Mapping[str, object]) -> int:
     at = event["at"]
     return at if isinstance(at, int) else 0

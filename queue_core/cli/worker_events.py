@@ -228,7 +228,7 @@ def finishing(entry: Mapping[str, object], named: Sequence[str], *, again: str) 
     return f"Finishing {counted(total, 'task')}{what}{at_most}. {again}"
 
 
-def held_in(entry: Mapping[str, object]) -> list[str]:
+def unfinished_tasks(entry: Mapping[str, object]) -> list[str]:
     """Return the tasks of an entry that are being finished, in words: `resize-d2v, task 9, 8 s so far`."""
     held = entry.get("held")
     named = []
@@ -253,7 +253,7 @@ def _draining(entry: Mapping[str, object], _reader: EventReader) -> EventLine:
     if reason.endswith(" again"):
         number = counted(count if isinstance(count, int) else 0, "task")
         return EventLine(f"Gives back {number}: you asked twice.")
-    text = finishing(entry, held_in(entry), again="Ctrl-C again gives it back at once.")
+    text = finishing(entry, unfinished_tasks(entry), again="Ctrl-C again gives it back at once.")
     return EventLine(text or f"Stopping: {reason}.")
 
 

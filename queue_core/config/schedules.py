@@ -72,7 +72,7 @@ class ScheduleSettings(BaseModel):
         default=None, description=f"Time between ticks in place of cron: 1s to {format_seconds(MAX_EVERY_SECONDS)}."
     )
     timezone: TimeZone = Field(
-        default="UTC", examples=["Europe/Vienna"], description="The time zone whose wall clock cron goes by."
+        default="UTC", examples=["Europe/Vienna"], description="The time zone of the wall clock that cron uses."
     )
     payload: Annotated[JsonValue, AfterValidator(_small), WithJsonSchema({})] = Field(
         default=None, description="The payload of its tasks: text as it is, anything else as JSON."

@@ -442,13 +442,13 @@ def overlay(data: object, overrides: Sequence[Override]) -> object:
     if not isinstance(data, Mapping):
         return data
     for override in overrides:
-        data = _with(data, override.path, override.value)
+        data = _set_value(data, override.path, override.value)
     return data
 
 
-def _with(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
+def _set_value(data: object, path: tuple[str, ...], value: str) -> dict[str, object]:
     mapping = dict(data) if isinstance(data, Mapping) else {}
-    mapping[path[0]] = value if len(path) == 1 else _with(mapping.get(path[0]), path[1:], value)
+    mapping[path[0]] = value if len(path) == 1 else _set_value(mapping.get(path[0]), path[1:], value)
     return mapping
 
 

@@ -90,7 +90,7 @@ class Console:
 
     def end_sessions(self) -> None:
         """End all streams, as tokens have changed: some sessions are over, and others may see less."""
-        self._live.begin_anew()
+        self._live.end_streams()
 
     def stop(self) -> None:
         """End the streams, so that the server's stop is quick."""
@@ -210,7 +210,7 @@ class Console:
                 self._ended.end(cookie, token, now_seconds=self._now())
         for name in (SECURE_COOKIE, PLAIN_COOKIE):
             response.delete_cookie(name, path="/", secure=name == SECURE_COOKIE, httponly=True, samesite="strict")
-        self._live.look_again()
+        self._live.recheck_sessions()
         return response
 
     # -- pages ------------------------------------------------------------------------------------------------------
@@ -219,7 +219,7 @@ class Console:
         async def view(request: Request) -> Response:
             viewer = await self._viewer(request)
             if viewer is None:
-                return self._to_login(request)
+                return self._login_redirect(request)
             form: Mapping[str, str] = {}
             if request.method == "POST":
                 problem = guard.refusal_of_write(request.headers)
@@ -281,7 +281,7 @@ class Console:
         async def view(request: Request) -> Response:
             viewer = await self._viewer(request)
             if viewer is None:
-                return self._to_login(request)
+                return self._login_redirect(request)
             try:
                 name, data = await give(await self._call(request, viewer))
             except ApiProblemError as error:
@@ -332,7 +332,7 @@ class Console:
                 return self._problem(request, 403, problem)
             viewer = await self._viewer(request)
             if viewer is None:
-                return self._to_login(request)
+                return self._login_redirect(request)
             if not self._options.writes:
                 said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
                 return self._problem(request, 403, said)
@@ -366,7 +366,7 @@ class Console:
         of_request = {"root": _root(request), "is_part": False, "now": self._now(), "live": _live_address(request)}
         return {**given, **of_request, "menu": _menu(given["call"])}
 
-    def _to_login(self, request: Request) -> Response:
+    def _login_redirect(self, request: Request) -> Response:
         back = f"{_page_path(request)}?{request.url.query}".strip("/?") if request.method == "GET" else ""
         query = f"?back={quote(back, safe='')}" if back else ""
         return RedirectResponse(f"{_root(request)}login{query}", status_code=303)

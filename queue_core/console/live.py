@@ -130,14 +130,14 @@ class LivePages:
         page.start()
         return Seat(self, page, viewer)
 
-    def begin_anew(self) -> None:
+    def end_streams(self) -> None:
         """End all streams: their browsers connect again, and their rights are looked up anew."""
         for page in list(self._pages.values()):
             page.is_over = True
             self.retire(page)
             page.wake_viewers()
 
-    def look_again(self) -> None:
+    def recheck_sessions(self) -> None:
         """Have all streams look at whether their sessions go on."""
         for page in self._pages.values():
             page.wake_viewers()

@@ -14,7 +14,7 @@ LEAST_SECONDS: Final = 0.9
 
 
 @dataclass(frozen=True, slots=True)
-class QueueLook:
+class QueueTotals:
     """The totals of a queue at an instant, in seconds."""
 
     at: float
@@ -22,13 +22,13 @@ class QueueLook:
     deleted: int
 
 
-def look_of(stats: Json) -> QueueLook:
+def totals_of(stats: Json) -> QueueTotals:
     """Return a look, from a queue's stats."""
     as_of, added, deleted = (int(str(stats[name])) for name in ("as_of", "added_total", "deleted_total"))
-    return QueueLook(as_of / MICROSECONDS, added, deleted)
+    return QueueTotals(as_of / MICROSECONDS, added, deleted)
 
 
-def kept(looks: Sequence[QueueLook], look: QueueLook) -> tuple[QueueLook, ...]:
+def kept(looks: Sequence[QueueTotals], look: QueueTotals) -> tuple[QueueTotals, ...]:
     """Return the looks of late, with one more."""
     of_late = [one for one in looks if 0 <= look.at - one.at <= KEPT_SECONDS]
     if of_late and look.at - of_late[-1].at < LEAST_SECONDS:
@@ -36,7 +36,7 @@ def kept(looks: Sequence[QueueLook], look: QueueLook) -> tuple[QueueLook, ...]:
     return (*of_late, look)
 
 
-def rates(looks: Sequence[QueueLook], look: QueueLook) -> tuple[float, float] | None:
+def rates(looks: Sequence[QueueTotals], look: QueueTotals) -> tuple[float, float] | None:
     """Return tasks added and done per second since the oldest look of late; None without one.
 
     Totals that went down are those of a queue that was made anew.

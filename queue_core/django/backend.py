@@ -48,7 +48,7 @@ class Backend(BaseTaskBackend):
         }}
 
     `OPTIONS`: see `BackendOptions`. Priorities are refused, not ignored. A result tells a task's state, times, workers
-    and errors, for as long as its queue keeps history; return values are not kept, hence `supports_get_result` False.
+    and errors, for as long as its queue keeps history; return values are not kept, so `supports_get_result` is False.
     """
 
     supports_defer = True

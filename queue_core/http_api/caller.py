@@ -144,11 +144,17 @@ def check_retries(retries: Retries) -> None:
 
 @dataclass(slots=True)
 class Session:
-    """A session numbers calls, one at a time; `sent_at`: when the present call was first sent."""
+    """A session numbers calls, one at a time.
+
+    Args:
+        sent_at: when the present call was first sent.
+        sent: the body that it was sent with, by which the server knows a repeat.
+    """
 
     name: str
     number: int = 0
     sent_at: float | None = None
+    sent: bytes | None = None
 
     def key(self, *, now: float) -> str:
         """Return the present call's `Idempotency-Key`."""
@@ -254,9 +260,9 @@ class HttpCaller:
         Raises `StoreUnavailableError` when there is no response and nothing was changed, `OutcomeUnknownError` when the
         request may have taken effect.
         """
-        data = b"" if body is None else body_bytes(body)
         own_session = self._take_session() if repeat == "keyed" and session is None else None
         session = session or own_session
+        data = _data_of(body, session)
         is_in_doubt = session is not None and session.sent_at is not None
         ends_at = self._clock.monotonic() + wait_seconds
         tries = self._retries.tries * len(self._servers)
@@ -278,7 +284,7 @@ class HttpCaller:
             except ResponseLostError as error:
                 self._servers.fail_over(server)
                 is_in_doubt = True
-                _record_sent(session, sent_at)
+                _record_sent(session, sent_at, data)
                 goes_on = patience == "long" or attempt < len(self._servers)
                 timeouts_left -= error.is_timeout if goes_on else error.is_timeout * timeouts_left
                 if is_last or not timeouts_left or repeat == "once" or self._is_closed:
@@ -289,7 +295,7 @@ class HttpCaller:
                 self._servers.fail_over(server)
                 is_unknown = isinstance(_problem(response), OutcomeUnknownError)
                 if is_unknown:
-                    _record_sent(session, sent_at)
+                    _record_sent(session, sent_at, data)
                 may_repeat = repeat != "once" and (is_unknown or patience == "long" or attempt < len(self._servers))
                 if is_last or not may_repeat:
                     if is_in_doubt and not is_unknown:
@@ -336,7 +342,7 @@ class HttpCaller:
         except IndexError:
             session = Session(secrets.token_hex(8))
         session.number += 1
-        session.sent_at = None
+        session.sent_at = session.sent = None
         return session
 
     def _unanswered(self, method: str, path: str, error: ResponseLostError) -> StoreUnavailableError:
@@ -358,6 +364,13 @@ class HttpCaller:
         )
 
 
+def _data_of(body: Json | None, session: Session | None) -> bytes:
+    """Return the body of a request as it is sent; that of the first try where this may be a repeat."""
+    if session is not None and session.sent is not None:
+        return session.sent
+    return b"" if body is None else body_bytes(body)
+
+
 def _raise_in_doubt(response: HttpResponse) -> NoReturn:
     """Raise for a request that failed now but may have taken effect when it was sent before."""
     raise OutcomeUnknownError(
@@ -365,10 +378,10 @@ def _raise_in_doubt(response: HttpResponse) -> NoReturn:
     )
 
 
-def _record_sent(session: Session | None, sent_at: float) -> None:
-    """Mark a call that may have taken effect as a repeat, as old as its first try."""
+def _record_sent(session: Session | None, sent_at: float, data: bytes) -> None:
+    """Mark a call that may have taken effect as a repeat, as old as its first try, with the body of that."""
     if session is not None and session.sent_at is None:
-        session.sent_at = sent_at
+        session.sent_at, session.sent = sent_at, data
 
 
 def quoted(name: str) -> str:

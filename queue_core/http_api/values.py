@@ -18,11 +18,11 @@ from queue_core.limits import (
     check_ahead_seconds,
     check_checkpoint,
     check_cursor,
-    check_headers,
     check_lease_seconds,
     check_progress,
     check_text,
 )
+from queue_core.rare_fields import check_rare_fields, has_rare_fields, rare_json, set_rare_json
 from queue_core.stats import (
     FinishedLease,
     History,
@@ -42,7 +42,7 @@ Json: TypeAlias = dict[str, object]
 V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
 
 _ALWAYS: Final = tuple(field.name for field in fields(Lease) if field.default is MISSING)
-"""The fields of a lease that its JSON always has; `headers` and `checkpoint` only where the lease has them."""
+"""The fields of a lease that its JSON always has; rare fields and `checkpoint` only where the lease has them."""
 _PLAIN_MEMBERS: Final = len(_ALWAYS)
 _lease_fields = itemgetter(*_ALWAYS)
 """Returns fields by position: keyword arguments with names parsed from JSON are slow to match."""
@@ -136,9 +136,9 @@ def new_task_json(task: NewTask) -> Json:
         json["queue"] = task.queue
     if task.max_leases is not None:
         json["max_leases"] = task.max_leases
-    if task.headers is not None:
-        check_headers(task.headers)
-        json["headers"] = dict(task.headers)
+    if has_rare_fields(task):
+        check_rare_fields(task)
+        json.update(rare_json(task))
     if task.priority:
         json["priority"] = task.priority
     return json
@@ -165,8 +165,8 @@ def leases_of(json: object) -> list[Lease]:
 
 
 def _laden_lease(json: Json) -> Lease:
-    """Return a lease that has headers or a checkpoint."""
-    return Lease(*(*_lease_fields(json), json.get("headers"), _bytes_or_none(json.get("checkpoint"))))
+    """Return a lease that has rare fields or a checkpoint."""
+    return set_rare_json(Lease(*(*_lease_fields(json), None, _bytes_or_none(json.get("checkpoint")))), json)
 
 
 def _bytes_or_none(text: object) -> bytes | None:

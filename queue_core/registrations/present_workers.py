@@ -113,16 +113,16 @@ def _present(name: str, one: _Known, pool: str) -> LeasingWorker:
         worker=name,
         pool=pool,
         host=facts.get("host", ""),
-        pid=_whole(facts.get("pid", "")),
-        since=float(_whole(facts.get("since", ""))),
+        pid=_integer(facts.get("pid", "")),
+        since=float(_integer(facts.get("since", ""))),
         queues=tuple(sorted(filter(None, one.queues))),
         state="busy" if tasks else "leasing" if waits else "idle",
         silent_seconds=silent_seconds,
-        finished=max(one.finished, _whole(facts.get("finished", ""))),
+        finished=max(one.finished, _integer(facts.get("finished", ""))),
         holding=len(tasks),
         tasks=tuple(tasks[:MAX_TASKS]),
     )
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= 12 else 0

@@ -123,6 +123,7 @@ def supervisor_json(one: RegisteredSupervisor, *, leads: bool, is_this: bool) ->
         "is_this": is_this,
         "pools": list(one.pools),
         "since": one.since,
+        "process_start": one.process_start,
     }
 
 

@@ -55,14 +55,13 @@ def plan_of(scan: Scan, total: Total) -> ChangePlan:
 
 
 def keep_plan(work: UnitOfWork, call: ClientCall | None, plan: ChangePlan) -> ChangePlan:
-    """Return the plan of a call: the first one that was made for it."""
+    """Return the plan of a call: the first one that was made for it. Raises `KeyReusedError`."""
     if call is None:
         return plan
     facts = plan.batch
     encoded = to_json([plan.names, facts.matched, facts.next_after, facts.scanned, facts.total, facts.as_of])
-    names, matched, next_after, scanned, total, as_of = from_json(
-        keep_first(work, f"{session_of(call)}.plan", lambda: encoded)
-    )
+    kept = keep_first(work, f"{session_of(call)}.plan", lambda: call.kept(encoded))
+    names, matched, next_after, scanned, total, as_of = from_json(call.answer_of(kept))
     return ChangePlan(tuple(names), MatchedBatch(matched, 0, next_after, scanned, total, as_of))
 
 

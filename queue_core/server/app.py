@@ -227,13 +227,16 @@ async def _read_call(core: ServerState, endpoint: Endpoint, request: HttpRequest
         if (queue := request.path_params.get("queue")) is not None:
             await core.check_queue(caller, queue, endpoint.permission)
     body: schemas.RequestBody = schemas.EmptyBody()
+    data = b""
     if endpoint.takes is not None:
         check_json(headers)
         limit = min(core.options.max_body_bytes, endpoint.max_body_bytes)
         data = await read_body(headers, request.receive, limit=limit)
         body = await read_model(endpoint.takes, data)
     path = {key: str(value) for key, value in request.path_params.items()}
-    return EndpointCall(path, request.query_params.multi_items(), body, _idempotency_key(request), caller)
+    key = _idempotency_key(request)
+    kept = b"" if key is None else data
+    return EndpointCall(endpoint.name, path, request.query_params.multi_items(), body, key, kept, caller)
 
 
 def _idempotency_key(request: HttpRequest) -> bytes | None:

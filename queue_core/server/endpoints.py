@@ -23,7 +23,7 @@ _LIMIT = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 1000}, 
 _AFTER_TAG = Parameter("after", {"type": "string", "minLength": 1}, "The last tag of the page before.")
 _PREFIX = Parameter("prefix", {"type": "string"}, "Only workers whose names start with this.")
 _LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum": 10000}, "How many at most.")
-_FOLLOW = Parameter("follow", {"enum": ["true"]}, "Go on for ever, as server-sent events.")
+_FOLLOW = Parameter("follow", {"enum": ["true"]}, "Continue for ever, as server-sent events.")
 
 _QUEUE = "/v1/queues/{queue}"
 _SCHEDULE = "/v1/schedules/{schedule}"

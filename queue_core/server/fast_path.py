@@ -19,7 +19,7 @@ from pydantic import ValidationError
 
 from queue_core.errors import InvalidRequestError, QueueError, TaskTooLargeError
 from queue_core.fast_values import value
-from queue_core.limits import MAX_ANSWER_BYTES, check_wait_seconds
+from queue_core.limits import MAX_ANSWER_BYTES, MAX_TASKS_PER_ADD, check_add_count, check_wait_seconds
 from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import schemas
@@ -40,7 +40,7 @@ from queue_core.service import Operation
 from queue_core.store import Unit
 from queue_core.task import NewTask
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over
+from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over, meaning_of
 
 JSON_TYPE = b"application/json"
 REPLY_ALLOWANCE = PayloadAllowance(MAX_ANSWER_BYTES, each_bytes=512)
@@ -52,6 +52,10 @@ A session has one call under way at a time and numbers them upwards, so the stor
 in whole seconds, rounded up, since the call was first sent; 0 for the first time.
 """
 _IDEMPOTENCY_KEY = re.compile(rb"([A-Za-z0-9_-]{1,64})/([0-9]{1,15})/([0-9]{1,9})")
+WAITING_VERBS: Final = frozenset({"lease", "exchange"})
+WAIT_MEMBER: Final = re.compile(rb'"wait_seconds"\s*:\s*[0-9.eE+-]+')
+"""The member of a body that a repeat may have otherwise: what is left of the time to wait. In a text its quotes are
+escaped, so nothing else is found."""
 MAX_SHOWN_KEY_CHARACTERS: Final = 60
 """Characters of a duplicate key that its error shows."""
 FAR_APART_BYTES: Final = 256
@@ -60,6 +64,10 @@ SPARSE_BODY_BYTES: Final = 4 << 10
 """Bytes of a body from which that is considered."""
 LONG_BODY_BYTES: Final = 1 << 20
 """Bytes of a body that is read in the loop: it stands still for some milliseconds."""
+MANY_VALUES: Final = 4_096
+"""Commas of a body that is read in the loop; each value costs some microseconds."""
+TASK_BYTES: Final = 512
+"""What the commit of a task of `then` counts for besides the body: a task without members has two bytes of it."""
 MAX_PLAIN_BODY_BYTES: Final = 1 << 20
 """Bytes of a body without payloads."""
 MAX_REPORT_BODY_BYTES: Final = 16 << 20
@@ -117,12 +125,15 @@ class FastRequest:
     ticket: Ticket | None = None
     """Where its head is one that comes again: what was looked up for it."""
 
-    @property
-    def call(self) -> ClientCall | None:
-        """The client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
-        if self.key is not None:
-            return client_call(self.key)
-        return client_call(next((value for name, value in self.headers if name == IDEMPOTENCY_HEADER), None))
+    def call_of(self, caller: Principal) -> ClientCall | None:
+        """Return the client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
+        key = self.key
+        if key is None:
+            key = next((value for name, value in self.headers if name == IDEMPOTENCY_HEADER), None)
+            if key is None:
+                return None
+        body = self.body if self.verb not in WAITING_VERBS else WAIT_MEMBER.sub(b"", self.body)
+        return client_call(key, meaning_of(f"{self.verb} {self.queue}", body, by=caller.mark))
 
 
 class FastEndpoint(Protocol):
@@ -189,7 +200,7 @@ class FastVerbs:
         if body_bytes > MAX_PLAIN_BODY_BYTES and verb != "add":
             most = MAX_PLAIN_BODY_BYTES
             if verb != "lease":
-                most = max(MAX_REPORT_BODY_BYTES, self._body_limit.of_one_task(body_bytes))
+                most = max(MAX_REPORT_BODY_BYTES, self._body_limit.single_task_limit(body_bytes))
             if body_bytes > most:
                 raise body_too_large(most)
 
@@ -207,8 +218,9 @@ class FastVerbs:
                 check_scope(caller, request.queue)
                 if ticket is not None and self._authorizer.stays(caller):
                     ticket.tokens, ticket.caller = in_force, caller
-            if len(request.body) > LONG_BODY_BYTES:
-                self._check_size(request.verb, len(request.body))  # it may have come in chunks
+            size = len(request.body)
+            if size > MANY_VALUES and (size > LONG_BODY_BYTES or request.body.count(b",") > MANY_VALUES):
+                self._check_size(request.verb, size)  # it may have come in chunks
                 self._start_long(request, caller)
                 return None
             return self._readers[request.verb](request, caller)()
@@ -231,9 +243,10 @@ class FastVerbs:
             except Exception as error:  # noqa: BLE001 - the top of a request
                 request.reply(reply_of(error))
 
-        most_bytes = ESCAPED_BYTES * self._body_limit.of_one_task(len(request.body))
+        most_bytes = ESCAPED_BYTES * self._body_limit.single_task_limit(len(request.body))
 
         def reader(request: FastRequest) -> Callable[[], LeaseCall | None]:
+            check_values(request.body)
             if not has_short_parts(request.body, most=most_bytes):
                 raise TaskTooLargeError(f"a value of the body has more than {most_bytes} bytes, which no payload has")
             return self._readers[request.verb](request, caller)
@@ -253,7 +266,10 @@ class FastVerbs:
         if len(request.body) > LONG_BODY_BYTES:
             tasks = read_tasks(request.body)
         else:
-            tasks = [task.value() for task in parse_body(schemas.AddRequest, request.body).tasks]
+            given = parse_body(schemas.AddRequest, request.body).tasks
+            if len(given) > MAX_TASKS_PER_ADD:
+                check_add_count(len(given))
+            tasks = [task.value() for task in given]
         check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
@@ -266,7 +282,7 @@ class FastVerbs:
             else:
                 request.reply(reply_of(outcome))
 
-        operation = idempotent_operation(request.call, add)
+        operation = idempotent_operation(request.call_of(caller), add)
         return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit="verb")
 
     def _lease(self, request: FastRequest, caller: Principal) -> Callable[[], LeaseCall]:
@@ -325,8 +341,8 @@ class FastVerbs:
             deletions,
             answer,
             request.is_gone,
-            size_bytes=len(request.body),
-            client_call=request.call,
+            size_bytes=len(request.body) + TASK_BYTES * len(adds),
+            client_call=request.call_of(caller),
             room=REPLY_ALLOWANCE,
             check=check,
         )
@@ -353,7 +369,7 @@ class FastVerbs:
             check(work)
             return work.renew(request.queue, renewals, call=call)
 
-        return partial(self._committer.submit, idempotent_operation(request.call, renew), done)
+        return partial(self._committer.submit, idempotent_operation(request.call_of(caller), renew), done)
 
     def _delete(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
         given = parse_body(schemas.DeleteRequest, request.body).values()
@@ -377,8 +393,9 @@ class FastVerbs:
             return work.delete(request.queue, deletions, call=call)
 
         unit: Unit = "transaction" if handed_over(deletions) else "verb"
-        operation = idempotent_operation(request.call, delete)
-        return partial(self._committer.submit, operation, done, size_bytes=len(request.body), unit=unit)
+        operation = idempotent_operation(request.call_of(caller), delete)
+        size_bytes = len(request.body) + TASK_BYTES * len(adds)
+        return partial(self._committer.submit, operation, done, size_bytes=size_bytes, unit=unit)
 
 
 def read_tasks(body: bytes | bytearray) -> list[NewTask]:
@@ -442,10 +459,8 @@ def check_json(headers: Headers) -> None:
     raise refusal(415, "not-json", "the body must be JSON: send `Content-Type: application/json`")
 
 
-def client_call(key: bytes | None) -> ClientCall | None:
-    """Return the call that a key names; None for a request without one. Raises `InvalidRequestError`."""
-    if key is None:
-        return None
+def client_call(key: bytes, meaning: str) -> ClientCall:
+    """Return the call that a key names, with its fingerprint. Raises `InvalidRequestError`."""
     match = _IDEMPOTENCY_KEY.fullmatch(key)
     if match is None or int(match[2]) < 1:
         raise InvalidRequestError(
@@ -453,7 +468,7 @@ def client_call(key: bytes | None) -> ClientCall | None:
             "many seconds ago the call was first sent, 0 for now; leave it out if the call is never sent again"
         )
     age_seconds = int(match[3])
-    return ClientCall(match[1].decode(), int(match[2]), age_seconds > 0, age_seconds)
+    return ClientCall(match[1].decode(), int(match[2]), age_seconds > 0, age_seconds, meaning)
 
 
 def idempotent_operation(call: ClientCall | None, run: Callable[[UnitOfWork, ClientCall | None], T]) -> Operation[T]:
@@ -469,10 +484,12 @@ class RepeatableOperation(Generic[T]):
     def __init__(self, call: ClientCall, run: Callable[[UnitOfWork, ClientCall], T]) -> None:
         self._call = call
         self._run = run
+        self._has_run = False
 
     def __call__(self, work: UnitOfWork) -> T:
         """Run the verb; from the second time on as a repeat, as the first may have taken effect."""
-        call, self._call = self._call, replace(self._call, is_repeat=True)
+        call = replace(self._call, is_repeat=True) if self._has_run else self._call
+        self._has_run = True
         return self._run(work, call)
 
 

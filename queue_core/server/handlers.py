@@ -37,7 +37,7 @@ from queue_core.server.state import ServerState
 from queue_core.stats import FinishedLease, LeasingWorker, QueueStats, WorkerActivity
 from queue_core.task import QueueSpec, TagFilter
 from queue_core.unit_of_work import UnitOfWork
-from queue_core.verbs import ClientCall, Observation
+from queue_core.verbs import ClientCall, Observation, meaning_of
 
 log = get_logger()
 
@@ -54,10 +54,13 @@ MAX_LISTED_WORKERS = 10_000
 class EndpointCall:
     """The arguments of a handler: the names in the path, the query in order, and the body as its model."""
 
+    name: str
     path: dict[str, str]
     query: Sequence[tuple[str, str]]
     body: schemas.RequestBody
     key: bytes | None = None
+    data: bytes = b""
+    """Its body as it was sent, where it has a key."""
     caller: Principal | None = None
 
     @property
@@ -69,6 +72,14 @@ class EndpointCall:
     def principal(self) -> Principal:
         """The caller; of endpoints without a permission it is nobody with rights."""
         return self.caller if self.caller is not None else NOBODY
+
+    @property
+    def client_call(self) -> ClientCall | None:
+        """The client's call that this is, if it may be sent again. Raises `InvalidRequestError`."""
+        if self.key is None:
+            return None
+        about = f"{self.name} {self.path} {self.query}"
+        return client_call(self.key, meaning_of(about, self.data, by=self.principal.mark))
 
     @property
     def who(self) -> str:
@@ -111,7 +122,12 @@ def log_change(call: EndpointCall, action: str, **facts: object) -> None:
 
 
 async def change(
-    core: ServerState, key: bytes | None, result: type[T], verb: Callable[[UnitOfWork], T], *, size_bytes: int = 0
+    core: ServerState,
+    call: EndpointCall,
+    result: type[T],
+    verb: Callable[[UnitOfWork], T],
+    *,
+    size_bytes: int = 0,
 ) -> T:
     """Run a verb that changes something; with an `Idempotency-Key`, so that it takes effect once.
 
@@ -121,10 +137,10 @@ async def change(
     """
     adapter: TypeAdapter[T] = _adapter(cast("Any", result))
 
-    def run(work: UnitOfWork, call: ClientCall | None) -> T:
-        return once(work, call, verb, encode=adapter.dump_json, decode=adapter.validate_json)
+    def run(work: UnitOfWork, client_call: ClientCall | None) -> T:
+        return once(work, client_call, verb, encode=adapter.dump_json, decode=adapter.validate_json)
 
-    return await core.committer.run(idempotent_operation(client_call(key), run), size_bytes=size_bytes)
+    return await core.committer.run(idempotent_operation(call.client_call, run), size_bytes=size_bytes)
 
 
 async def in_pieces(core: ServerState, call: ClientCall | None, run: RunPiece) -> int:
@@ -157,7 +173,7 @@ async def release(core: ServerState, call: EndpointCall) -> answers.ReleasedLeas
     def run(work: UnitOfWork, client_call: ClientCall | None) -> list[FinishedLease | None]:
         return work.release(call.queue, releases, call=client_call)
 
-    outcomes = await core.committer.run(idempotent_operation(client_call(call.key), run))
+    outcomes = await core.committer.run(idempotent_operation(call.client_call, run))
     lost = [token for token, outcome in zip(params.tokens, outcomes, strict=True) if outcome is None]
     if lost:
         raise lease_lost("release", lost)
@@ -178,9 +194,9 @@ async def show_queue(core: ServerState, call: EndpointCall) -> QueueSpec:
 async def set_queue(core: ServerState, call: EndpointCall) -> answers.Created:
     spec = call.read(schemas.QueueBody).value(call.queue)
     if call.principal.is_admin:
-        created = await change(core, call.key, bool, lambda work: work.put_queue(spec))
+        created = await change(core, call, bool, lambda work: work.put_queue(spec))
     else:
-        created = await change(core, call.key, bool, lambda work: work.declare_queue(spec))
+        created = await change(core, call, bool, lambda work: work.declare_queue(spec))
         if not created:
             return {"created": False}
     core.access.forget(call.queue)
@@ -372,7 +388,7 @@ async def _register(core: ServerState, call: EndpointCall, kind: str) -> answers
     def register_here(work: UnitOfWork) -> None:
         registration_verbs.register(work, kind, params.name, params.facts, seconds=params.seconds)
 
-    await change(core, call.key, NoneType, register_here)
+    await change(core, call, NoneType, register_here)
     return {}
 
 

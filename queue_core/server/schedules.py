@@ -30,9 +30,7 @@ class ScheduleIn(RequestBody):
     queue: str = Field(examples=["reports"])
     cron: str | None = Field(None, description="Five fields, or six with seconds in front.", examples=["0 3 * * *"])
     every: float | None = Field(None, description="Whole seconds, in [1, 31622400].")
-    timezone: str = Field(
-        "UTC", description="The time zone of the clock that `cron` goes by.", examples=["Europe/Vienna"]
-    )
+    timezone: str = Field("UTC", description="The time zone of the clock that `cron` uses.", examples=["Europe/Vienna"])
     payload: str = Field("", description=f"Base64, at most {MAX_SCHEDULE_PAYLOAD_BYTES:,} bytes.")
     tag: str | None = None
     headers: dict[str, str] | None = None
@@ -81,7 +79,7 @@ async def declare_schedules(core: ServerState, call: EndpointCall) -> ScheduleCh
     schedules = [one.value() for one in params.schedules]
     return await change(
         core,
-        call.key,
+        call,
         ScheduleChanges,
         lambda work: schedule_verbs.declare_schedules(work, schedules, keep=params.keep, now=now),
     )
@@ -96,7 +94,7 @@ async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
     now = _now(core)
     await _check(core, call, "insert")
     name = call.path["schedule"]
-    done = await change(core, call.key, AddedTick, lambda work: schedule_verbs.run_schedule(work, name, now=now))
+    done = await change(core, call, AddedTick, lambda work: schedule_verbs.run_schedule(work, name, now=now))
     log_change(call, "run schedule")
     return done
 
@@ -105,7 +103,7 @@ async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatu
     now = _now(core)
     await _check(core, call, "update")
     name = call.path["schedule"]
-    done = await change(core, call.key, ScheduleStatus, lambda work: schedule_verbs.pause_schedule(work, name, now=now))
+    done = await change(core, call, ScheduleStatus, lambda work: schedule_verbs.pause_schedule(work, name, now=now))
     log_change(call, "pause schedule")
     return done
 
@@ -114,9 +112,7 @@ async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStat
     now = _now(core)
     await _check(core, call, "update")
     name = call.path["schedule"]
-    done = await change(
-        core, call.key, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now)
-    )
+    done = await change(core, call, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now))
     log_change(call, "resume schedule")
     return done
 

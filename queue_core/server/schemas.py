@@ -8,7 +8,7 @@ from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Sequence
 from functools import cache
-from typing import Annotated, Literal, NotRequired
+from typing import Annotated, Literal, NotRequired, cast
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, with_config
 from pydantic_core import CoreSchema
@@ -21,6 +21,7 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.limits import MAX_HEADERS_BYTES
+from queue_core.rare_fields import has_rare_fields, rare_json
 from queue_core.stats import WorkerActivity
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewed
@@ -375,8 +376,8 @@ def lease_out(lease: Lease, token: str) -> LeaseOut:
         "ready_at": lease.ready_at,
         "added_at": lease.added_at,
     }
-    if lease.headers is not None:
-        shown["headers"] = dict(lease.headers)
+    if has_rare_fields(lease):
+        shown.update(cast("LeaseOut", rare_json(lease)))
     if lease.checkpoint is not None:
         shown["checkpoint"] = payload_json(lease.checkpoint)
     return shown
@@ -451,8 +452,8 @@ def task_out(task: StoredTask) -> TaskOut:
         "reason": task.reason,
         "max_leases": task.max_leases,
     }
-    if task.headers is not None:
-        shown["headers"] = dict(task.headers)
+    if has_rare_fields(task):
+        shown.update(cast("TaskOut", rare_json(task)))
     if task.attempts:
         shown["attempts"] = list(task.attempts)
     if task.progress is not None:

@@ -30,7 +30,6 @@ from queue_core.log import get_logger
 from queue_core.roles import Role
 from queue_core.search.verbs import Total, change_pieces, keep_plan, plan_of, read_page, total_of
 from queue_core.server.base import events
-from queue_core.server.fast_path import client_call
 from queue_core.server.handlers import EndpointCall, in_pieces
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
@@ -107,7 +106,7 @@ class FoundTasks(TypedDict):
     """Tasks that match, and how far the search came."""
 
     tasks: list[TaskOut]
-    next_after: Annotated[int | None, Field(description="Give it as `after` to go on; null: the search is over.")]
+    next_after: Annotated[int | None, Field(description="Give it as `after` to continue; null: the search is over.")]
     scanned: Annotated[int, Field(description="Tasks that this call looked at.")]
     total: Annotated[int, Field(description="Tasks of these tags and states that there are.")]
 
@@ -171,7 +170,7 @@ async def _change(
     found = plan_of(scan, await _run(core, call.queue, scan))
     if params.dry_run:
         return found.batch
-    client = client_call(call.key)
+    client = call.client_call
     plan = await core.committer.run(lambda work: keep_plan(work, client, found))
     changed = await in_pieces(core, client, change_pieces(call.queue, action, wanted, plan, to=to, by=call.who))
     if changed:

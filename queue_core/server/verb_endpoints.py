@@ -11,7 +11,6 @@ from queue_core.calls.verb import Change, Query, Verb, path_members, result_type
 from queue_core.server.callers.access import check_whole_store
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
 from queue_core.server.endpoint import Endpoint, Parameter
-from queue_core.server.fast_path import client_call
 from queue_core.server.handlers import EndpointCall, change, in_pieces, log_change
 from queue_core.server.schemas import EmptyBody, RequestBody, Tagged, response
 from queue_core.server.state import ServerState
@@ -74,11 +73,11 @@ async def _carry_out(core: ServerState, call: EndpointCall, verb: Verb[Any]) -> 
     assert isinstance(verb, Change)
     result: object
     if verb.in_pieces:
-        result = await in_pieces(core, client_call(call.key), pieces_of(verb, by=call.who))
+        result = await in_pieces(core, call.client_call, pieces_of(verb, by=call.who))
     else:
         result = await change(
             core,
-            call.key,
+            call,
             result_type(type(verb)),
             lambda work: verb.run(work, call.who),
             size_bytes=MANY_TASKS_BYTES if verb.handles_payloads else 0,

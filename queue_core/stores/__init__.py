@@ -101,5 +101,7 @@ def check_can_vacuum(url: str) -> None:
     kind = scheme_of(url)
     if kind == "sqlite":
         return
-    reason = "PostgreSQL does it by itself (autovacuum)" if kind.startswith("postgres") else "it has no file that grows"
+    reason = (
+        "PostgreSQL does it automatically (autovacuum)" if kind.startswith("postgres") else "it has no file that grows"
+    )
     raise InvalidRequestError(f"a {kind}: store is not to be vacuumed: {reason}")

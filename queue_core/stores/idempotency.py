@@ -11,12 +11,12 @@ from pydantic_core import from_json, to_json
 
 from queue_core import errors
 from queue_core.clock import Instant
-from queue_core.errors import InvalidRequestError, QueueError, StoreError
+from queue_core.errors import KeyReusedError, QueueError, StoreError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.stats import FinishedLease
 from queue_core.store import Transaction
 from queue_core.task import ANY, Lease, TaskState, lease_of
-from queue_core.verbs import Added, ClientCall, Granted, Renewed
+from queue_core.verbs import Added, ClientCall, Granted, Renewed, key_reused
 
 T = TypeVar("T")
 
@@ -48,8 +48,8 @@ def once(
     Args:
         encode: returns an answer as bytes; None when nothing was changed, so that nothing needs to be stored.
 
-    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise; `InvalidRequestError` when the
-    answer stored is of another kind of call.
+    Raises what `Transaction.answer_of`, `Transaction.record_answer` and `run` raise; `KeyReusedError` when the answer
+    stored is of another call.
     """
     kept = transaction.answer_of(call, now=now)
     if kept is not None:
@@ -60,7 +60,7 @@ def once(
             raise key_reused(call) from error
     try:
         outcome = run()
-    except StoreError:
+    except (StoreError, KeyReusedError):
         raise
     except QueueError as error:
         if call.is_repeat:
@@ -70,14 +70,6 @@ def once(
     if answer is not None:
         transaction.record_answer(call, answer, now=now)
     return outcome
-
-
-def key_reused(call: ClientCall) -> InvalidRequestError:
-    """Return the error for a call whose number is that of another call of its session."""
-    return InvalidRequestError(
-        f"call {call.number} of session {call.session} was another one: give each call of a session a number of its "
-        "own in its Idempotency-Key, and a repeat the number of its first try"
-    )
 
 
 def encode_refusal(error: QueueError) -> bytes:

@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Final
 
 from queue_core.api import as_new_tasks
+from queue_core.attempts.error_text import is_kind, name_of, text_of
 from queue_core.clock import ManualClock, seconds_between
 from queue_core.errors import AppError, QueueError
 from queue_core.local import LocalQueue, LocalQueues
@@ -148,7 +149,7 @@ class _Run:
     def record(self, call: Invocation) -> None:
         """Record what a handler returned or raised."""
         self.calls_left -= 1
-        if not isinstance(call.error, (*_HANDLER_ERRORS, type(None))):
+        if call.error is not None and not is_kind(call.error, _HANDLER_ERRORS):
             self.interrupt, self.calls_left = call.error, 0
         has_entries = call.handler.batch is not None and isinstance(call.value, list | tuple)
         for index, task in enumerate(call.tasks):
@@ -209,7 +210,7 @@ class _Run:
     def _why_left(self, queue: LocalQueue) -> str:
         if self.calls_left <= 0:
             failed = [outcome for outcome in self.called.values() if outcome.error is not None]
-            last = f"; {failed[-1].name} failed last: {failed[-1].error!r}" if failed else ""
+            last = f"; {failed[-1].name} failed last: {_shown(failed[-1].error)}" if failed else ""
             return f"max_calls was reached{last}"
         if queue.stats().paused:
             return "it is paused"
@@ -226,6 +227,10 @@ class _Run:
                     error = QueueError(f"dead although its handler returned: {task.reason}; see the log")
                     self.called[task.queue, task.shown_name] = replace(outcome, result=None, error=error)
             after = page.next_after
+
+
+def _shown(error: BaseException | None) -> str:
+    return "" if error is None else f"{name_of(type(error))}: {text_of(error)}"
 
 
 class _DrainingQueue(LocalQueue):

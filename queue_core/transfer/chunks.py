@@ -46,7 +46,7 @@ def task_chunks(read: SnapshotReader, queue: str, *, after: int, now: Instant) -
         chunk: list[StoredTask] = []
         size = 0
         for task in page.tasks:
-            whole = _whole(read, task, now=now) if len(task.payload) == SHORT_BYTES else task
+            whole = _complete_task(read, task, now=now) if len(task.payload) == SHORT_BYTES else task
             after = task.id
             if whole is None:  # deleted since
                 continue
@@ -62,7 +62,7 @@ def task_chunks(read: SnapshotReader, queue: str, *, after: int, now: Instant) -
         after = page.next_after
 
 
-def _whole(read: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTask | None:
+def _complete_task(read: SnapshotReader, task: StoredTask, *, now: Instant) -> StoredTask | None:
     """Return the task, as it was first read, with its complete payload; None if it was deleted since."""
     page = read(
         lambda transaction: transaction.peek(

@@ -27,8 +27,8 @@ from queue_core.attempts.attempt import (
 )
 from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.limits import check_headers
-from queue_core.task import NEWER_SETTINGS, Headers, Progress, QueueSpec, StoredTask, TaskState
+from queue_core.rare_fields import FIELDS, rare_json, set_rare_json
+from queue_core.task import NEWER_SETTINGS, Progress, QueueSpec, StoredTask, TaskState
 from queue_core.validation import check_queue_spec
 from queue_core.verbs import HeldName
 
@@ -225,10 +225,13 @@ def task_line(task: StoredTask) -> bytes:
         json["name"] = task.name
     if task.tag is not None:
         json["tag"] = task.tag
-    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases", "headers", "priority"):
+    for name in ("leases", "leased_at", "worker", "reason", "spent", "max_leases"):
         value = getattr(task, name)
         if value:
             json[name] = value
+    json.update(rare_json(task))
+    if task.priority:
+        json["priority"] = task.priority
     if task.attempts:
         json["attempts"] = [_attempt_json(attempt) for attempt in task.attempts]
     if task.progress is not None:
@@ -398,7 +401,7 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
         raise BadFieldError("ready_at", f"must be the eta of a task that is not in flight: {ready_at}; leave it out")
     was_leased = state is TaskState.LEASED or found.has("leased_at") or found.has("leases") or found.has("spent")
     leases, leased_at, worker, spent = _leased(found, state) if was_leased else (0, NEVER, "", ())
-    return StoredTask(
+    task = StoredTask(
         found.number("id", least=1),
         queue,
         _payload(found),
@@ -414,12 +417,13 @@ def _task(found: RecordFields, *, now: Instant) -> StoredTask:
         found.text("reason", "", most=limits.MAX_REASON_CHARACTERS),
         spent,
         _optional(found, "max_leases", limits.MAX_LEASES),
-        _headers(found),
+        None,
         _attempts(found),
         _progress(found),
         _checkpoint(found),
         found.number("priority", 0, most=limits.MAX_PRIORITY),
     )
+    return set_rare_json(task, _rare(found))
 
 
 def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, tuple[Instant, ...]]:
@@ -436,10 +440,10 @@ def _leased(found: RecordFields, state: TaskState) -> tuple[int, Instant, str, t
     )
 
 
-def _headers(found: RecordFields) -> Headers | None:
-    if not found.has("headers"):
-        return None
-    return checked("headers", check_headers, cast("Headers", found.any("headers"))) or None
+def _rare(found: RecordFields) -> dict[str, object]:
+    return {
+        field.name: checked(field.name, field.check, found.any(field.name)) for field in FIELDS if found.has(field.name)
+    }
 
 
 def _attempts(found: RecordFields) -> tuple[Attempt, ...]:

@@ -131,7 +131,7 @@ class TransferTarget:
         """Refuse a closed queue with tasks but without progress: their origin is unknown."""
         if known is None and size_of(self.stats()):
             raise MoveRefusedError(
-                f"queue {self._queue!r} at {self.url} was begun to be filled a day or more ago, and its progress has "
+                f"queue {self._queue!r} at {self.url} was partly filled a day or more ago, and its progress has "
                 "expired: `--abort` drops what was copied, then move again"
             )
 

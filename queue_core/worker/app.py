@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from queue_core.attempts.error_text import is_kind
+from queue_core.attempts.error_text import is_kind, name_of, parts_of, text_of
 from queue_core.attempts.failures import place_in, shown_path
 from queue_core.errors import AppError, AppImportError
 from queue_core.limits import (
@@ -417,7 +417,9 @@ def _import(module_name: str, roots: Sequence[str]) -> object:
         raise AppImportError(
             module=module_name, reason=_describe(error), hint="install it into the worker's environment"
         ) from error
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:  # Ctrl-C
+        raise
+    except BaseException as error:
         raise AppImportError(
             module=module_name, reason=_describe(error), hint=f"`python3 -c 'import {module_name}'` shows the same"
         ) from error
@@ -425,12 +427,15 @@ def _import(module_name: str, roots: Sequence[str]) -> object:
 
 def _describe(error: BaseException) -> str:
     """Return the error's message and the last line of the user's code in its traceback."""
-    if isinstance(error, SyntaxError):
-        place = shown_path(error.filename) if error.filename else "?"
+    if type(error) in (SyntaxError, IndentationError, TabError):
+        assert isinstance(error, SyntaxError)
+        place = shown_path(str(error.filename)) if error.filename else "?"
         return f"{place}:{error.lineno}: {error.msg}"
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    place = place_in([(frame.filename, frame.lineno or 0) for frame in reversed(frames)]) if len(frames) > 1 else ""
-    return f"{place}: {type(error).__name__}: {error}" if place else f"{type(error).__name__}: {error}"
+    calls = [(frame.f_code.co_filename, number or 0) for frame, number in traceback.walk_tb(parts_of(error).traceback)]
+    lines = [line for line in reversed(calls) if "importlib" not in line[0]]
+    place = place_in(lines) if len(lines) > 1 else ""
+    said = f"{name_of(type(error))}: {text_of(error)}"
+    return f"{place}: {said}" if place else said
 
 
 def _apps_in(module: object, module_name: str) -> str:

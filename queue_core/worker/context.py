@@ -4,8 +4,9 @@ import json
 from collections.abc import Callable
 from math import inf, isnan
 from types import MappingProxyType
-from typing import Final, Literal, TypeAlias
+from typing import Final, Literal, TypeAlias, cast
 
+from queue_core.attempts.error_text import is_kind
 from queue_core.attempts.redaction import redacted
 from queue_core.errors import InvalidCountError, InvalidEtaError, LeaseLostError
 from queue_core.limits import MAX_LEASES, MAX_PROGRESS_CHARACTERS, check_checkpoint, check_delay_seconds
@@ -64,6 +65,29 @@ class Dead(Exception):  # noqa: N818  as above: `raise Dead("not an image")`
         self.reason = reason
 
 
+def wish_of(error: BaseException) -> Retry | Dead | None:
+    """Return what an error of a handler asks for, with attributes that can be used; None for any other error.
+
+    Classes of a user's may set them to anything, or not at all: such a `Retry` is an error like any other.
+    """
+    try:
+        if is_kind(error, Dead):
+            return Dead(_reason_in(cast("Dead", error)))
+        if is_kind(error, Retry):
+            charge = cast("Retry", error).charge
+            return Retry(cast("Retry", error).delay_seconds, charge=charge) if charge in _CHARGES else None
+    except BaseException:  # noqa: BLE001  properties of a user's
+        return None
+    return None
+
+
+def _reason_in(error: Dead) -> str:
+    try:
+        return error.reason
+    except BaseException:  # noqa: BLE001  as above
+        return ""
+
+
 class Timeout(Exception):  # noqa: N818  a key of `on`, and the error of an attempt: `on={Timeout: Retry("1m")}`
     """A handler ran for longer than its `timeout`: an async one is cancelled; a plain one is left, its worker ends."""
 
@@ -104,6 +128,9 @@ class Backoff:
 
     def __repr__(self) -> str:
         return f"Backoff({self.min_seconds:g}, {self.max_seconds:g}, attempts={self.attempts})"
+
+
+_CHARGES: Final = ("counted", "uncounted")
 
 
 def _fraction_of(given: object, before: float) -> float:

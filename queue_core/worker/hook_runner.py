@@ -5,6 +5,7 @@ from contextvars import copy_context
 from threading import Event, Lock
 from typing import Any, Final
 
+from queue_core.attempts.error_text import name_of
 from queue_core.attempts.redaction import redacted_traceback
 from queue_core.worker import events
 from queue_core.worker.event_loop import HandlerEventLoop
@@ -60,7 +61,7 @@ class HookRunner:
 
             for name, error in self.context.copy().run(lambda: [*self._hooks.stop(complete)]):
                 text = redacted_traceback(error)
-                self._lifecycle.log.error(events.HOOK_FAILED, hook=name, error=type(error).__name__, traceback=text)
+                self._lifecycle.log.error(events.HOOK_FAILED, hook=name, error=name_of(type(error)), traceback=text)
         self._ended.set()
 
     def wait_until_stopped(self, *, timeout_seconds: float) -> None:

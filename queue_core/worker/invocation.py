@@ -11,13 +11,14 @@ from typing import Final, Literal
 from structlog.typing import FilteringBoundLogger
 
 from queue_core.attempts.attempt import GIVEN_BACK, MAX_ERROR_CHARACTERS, Failure
-from queue_core.attempts.error_text import is_kind, name_of, parts_of, path_of
+from queue_core.attempts.error_text import is_kind, name_of, parts_of, path_of, without_traceback
 from queue_core.attempts.failures import (
     failure_message,
     failure_of,
     host_name,
+    reason_of,
 )
-from queue_core.attempts.redaction import redacted, redacted_traceback
+from queue_core.attempts.redaction import redacted_traceback
 from queue_core.fast_values import value
 from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_add_count
 from queue_core.process.wording import counted
@@ -35,7 +36,7 @@ from queue_core.worker.code_lines import (
     shown_lines,
     traceback_of_lines,
 )
-from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
+from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout, wish_of
 from queue_core.worker.log_context import LogContext
 
 MAX_TRACEBACK_CHARACTERS: Final = 20_000
@@ -110,7 +111,7 @@ def traced_handler(handler: Handler, leases: Sequence[Lease]) -> Handler:
         leases,
         is_async=handler.is_async,
         is_batch=handler.batch is not None,
-        is_retry=lambda error: isinstance(handler.translate(error), Retry),
+        is_retry=lambda error: is_kind(handler.translate(error), Retry),
     )
     function.__qualname__ = handler.display_name
     return replace(handler, function=function)
@@ -196,6 +197,7 @@ class Invocation:
         try:
             return self.raised(error, now=now, log=log)
         except BaseException:  # noqa: BLE001  a user's exception that can't be read, or there is no memory to do so
+            without_traceback(error)  # what the handler's variables hold may be all the memory there is
             self.error = error
             failure = Failure("raised", name_of(type(error))[:MAX_ERROR_CHARACTERS], UNREADABLE, self.handler.place)
             return InvocationFailed(self.remaining(), backoff=self.handler.retry, failure=failure)
@@ -212,11 +214,11 @@ class Invocation:
         self.error = error
         meant = self.handler.translate(error)
         origin = error if meant is not error else _cause_of(error)
-        if is_kind(meant, (Retry, Dead)):
-            assert isinstance(meant, Retry | Dead)
-            is_given_back = isinstance(meant, Retry) and origin is None
+        wish = wish_of(meant)
+        if wish is not None:
+            is_given_back = isinstance(wish, Retry) and origin is None
             failure = self._failure_of(origin or error, outcome="given_back" if is_given_back else "raised")
-            return self._as_meant(meant, self.remaining(), failure, now=now, log=log)
+            return self._as_wished(wish, self.remaining(), failure, now=now, log=log)
         failure = self._failure_of(error)
         remaining = self.remaining()
         log_failure = log.error if remaining else log.debug  # a handler without tasks was cancelled
@@ -241,28 +243,27 @@ class Invocation:
         place = place_of_lines(self.stood_at) or self.handler.place
         stack = traceback_of_lines(f"{path_of(Timeout)}: {timeout}", self.stood_at, tasks)
         failure = Failure("timed_out", Timeout.__name__, message, place, host_name(), path_of(Timeout), stack)
-        meant = self.handler.translate(timeout)
-        log_timeout = log.error if meant is timeout else log.info
+        wish = wish_of(self.handler.translate(timeout))
+        log_timeout = log.error if wish is None else log.info
         log_timeout(
             events.HANDLER_TIMED_OUT,
             **self.log_fields(now=now),
             timeout_seconds=timeout.seconds,
             place=failure.place,
-            **self._retry_fields(meant),
+            **self._retry_fields(wish),
             where=full_lines(self.stood_at),
         )
-        if isinstance(meant, Retry | Dead):
-            return self._as_meant(meant, tasks, failure, now=now, log=log)
+        if wish is not None:
+            return self._as_wished(wish, tasks, failure, now=now, log=log)
         return InvocationFailed(tasks, backoff=self.handler.retry, failure=failure)
 
-    def _as_meant(
-        self, meant: Retry | Dead, tasks: tuple[Task, ...], failure: Failure, *, now: float, log: FilteringBoundLogger
+    def _as_wished(
+        self, wish: Retry | Dead, tasks: tuple[Task, ...], failure: Failure, *, now: float, log: FilteringBoundLogger
     ) -> InvocationFailed:
         """Return the outcome of a `Retry` or `Dead`; log that the handler gave its task up."""
-        if isinstance(meant, Retry):
-            return InvocationFailed(tasks, delay_seconds=meant.delay_seconds, charge=meant.charge, failure=failure)
-        reason = redacted(meant.reason, [task.payload for task in tasks])[:MAX_REASON_CHARACTERS]
-        reason = reason or "its handler gave it up"
+        if isinstance(wish, Retry):
+            return InvocationFailed(tasks, delay_seconds=wish.delay_seconds, charge=wish.charge, failure=failure)
+        reason = reason_of(wish.reason, [task.payload for task in tasks]) or "its handler gave it up"
         log.warning(events.HANDLER_GAVE_UP, **self.log_fields(now=now), reason=reason, place=failure.place)
         return InvocationFailed(tasks, dead_reason=reason, failure=failure)
 
@@ -286,10 +287,10 @@ class Invocation:
             fields["count"] = len(self.tasks)
         return fields
 
-    def _retry_fields(self, meant: BaseException | None = None) -> dict[str, float | int]:
+    def _retry_fields(self, wish: Retry | Dead | None = None) -> dict[str, float | int]:
         """Return when a failed task may be leased again, and its most attempts, where its handler says so."""
-        if isinstance(meant, Retry | Dead):
-            return {"again_seconds": meant.delay_seconds} if isinstance(meant, Retry) else {}
+        if wish is not None:
+            return {"again_seconds": wish.delay_seconds} if isinstance(wish, Retry) else {}
         retry = self.handler.retry
         if retry is None:
             return {}

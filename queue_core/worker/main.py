@@ -184,13 +184,13 @@ def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
     For a server that client has its own connection; a store is opened once per process.
     """
     if settings.url.startswith(SERVER_SCHEMES):
-        queues = _at_server(settings)
-        return queues, lambda queue: _at_server(settings).queue(queue)
+        queues = _http_queues(settings)
+        return queues, lambda queue: _http_queues(settings).queue(queue)
     opened = LocalQueues(QueueService(open_store(settings.url, durability=settings.durability)))
     return opened, opened.waiting_call
 
 
-def _at_server(settings: WorkerSettings) -> HttpQueues:
+def _http_queues(settings: WorkerSettings) -> HttpQueues:
     return HttpQueues(settings.url, token=settings.token, retries=RETRIES, timeout_seconds=TIMEOUT_SECONDS)
 
 

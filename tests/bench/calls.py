@@ -1,8 +1,8 @@
-"""Count the function calls, of Python and of C, that a server makes for one add and for one exchange over HTTP.
+"""Count the function calls, of Python and of C, of one add and one exchange: of the library, and of a server over HTTP.
 
-`python3 -m tests.bench.calls` prints them for a server without tokens and for one with; `--names` also each function.
-Counted, and not timed: no other program changes the figures. The server runs in a thread of this process over SQLite,
-and one client on one connection sends plain tasks.
+`python3 -m tests.bench.calls` prints them for the library, whose folder has just changed and has not, and for a server
+without tokens and with; `--names` also each function. Counted, and not timed: no other program changes the figures. The
+server runs in a thread of this process over SQLite, and one client on one connection sends plain tasks.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import base64
 import gc
 import http.client
 import os
+import sys
 import tempfile
 import threading
 from collections import Counter
@@ -19,16 +20,18 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
+from queue_core.connect import open_queues
 from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
-from queue_core.task import QueueSpec
+from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs import Deletion
 
 QUEUE = "work"
 TOKEN = "the-token-of-a-worker-that-is-counted"
@@ -39,7 +42,7 @@ PAYLOAD = base64.b64encode(b"x" * 100).decode()
 
 @dataclass(slots=True)
 class CallCounts:
-    """The calls of the server's threads while `is_on`, by kind and name."""
+    """The calls of the profiled threads while `is_on`, by kind and name."""
 
     is_on: bool = False
     python: Counter[str] = field(default_factory=Counter)
@@ -140,6 +143,34 @@ def count_requests(*, with_tokens: bool, counted: int = COUNTED) -> dict[str, Re
             server.stop()
 
 
+def count_library(*, folder: Literal["changed", "unchanged"], counted: int = COUNTED) -> dict[str, RequestCalls]:
+    """Return the calls of one add and of one exchange in a program that opened the store itself.
+
+    Args:
+        folder: `changed`: the store's has just changed, so that its files are compared with each commit.
+    """
+    counts = CallCounts()
+    with tempfile.TemporaryDirectory() as path, closing(open_queues(f"sqlite:///{path}/q.db")) as queues:
+        queues.put_queue(QueueSpec(QUEUE))
+        queue = queues.queue(QUEUE)
+        queue.add([NewTask(b"x" * 100, tag="t")] * 1000)
+        held = queue.lease(worker="w", seconds=600)
+
+        def add() -> None:
+            queue.add(NewTask(b"x" * 100, tag="t"))
+
+        def exchange() -> None:
+            held[:], _ = queue.exchange([Deletion(held[0].token)], worker="w", seconds=600, wait_seconds=10)
+
+        changed_at = 1 << 32 if folder == "changed" else 0  # far ahead it stays young
+        os.utime(path, (changed_at, changed_at))
+        sys.setprofile(counts.profile)
+        try:
+            return {"add": _counted(counts, add, counted), "exchange": _counted(counts, exchange, counted)}
+        finally:
+            sys.setprofile(None)
+
+
 def _counted(counts: CallCounts, call: Callable[[], None], number: int) -> RequestCalls:
     for _ in range(WARM_UP):
         call()
@@ -151,14 +182,19 @@ def _counted(counts: CallCounts, call: Callable[[], None], number: int) -> Reque
 
 
 def main() -> None:
-    """Print the calls of each request."""
+    """Print the calls of each verb."""
     parser = argparse.ArgumentParser(prog="python3 -m tests.bench.calls", description=__doc__)
     parser.add_argument("--names", action="store_true", help="also how often each function is called")
     shows_names = parser.parse_args().names
-    for with_tokens in (False, True):
-        for verb, calls in count_requests(with_tokens=with_tokens).items():
-            where = "with tokens" if with_tokens else "without tokens"
-            print(f"{verb:8}  {where:14}  {calls.python:6.1f} Python  {calls.native:6.1f} C")
+    counted = {
+        "library, changed folder": count_library(folder="changed"),
+        "library": count_library(folder="unchanged"),
+        "server without tokens": count_requests(with_tokens=False),
+        "server with tokens": count_requests(with_tokens=True),
+    }
+    for where, verbs in counted.items():
+        for verb, calls in verbs.items():
+            print(f"{verb:8}  {where:23}  {calls.python:6.1f} Python  {calls.native:6.1f} C")
             if shows_names:
                 for name, times in sorted(calls.names.items()):
                     print(f"    {times:6.2f}  {name}")

@@ -38,7 +38,7 @@ def alone_table(figures: Mapping[str, float]) -> str:
 STARTS = {
     "one": "1 worker: decision to its task begun",
     "way": "1 worker: add to a pool at zero, through `up`, to begun",
-    "again": "1 worker: kill -9, through `up`, to its task begun again",
+    "again": "1 worker: kill -9, through `up`, to its task restarted",
     "first": "40 workers: first task begun",
     "median": "40 workers: median task begun",
     "last": "40 workers: last task begun",

@@ -72,7 +72,7 @@ def _starts(application: str, what: str) -> Sequence[Requirement]:
     return (
         Requirement(f"forked, {what}: decision to the task begun", f"{name}_one", "under", 25, "ms"),
         Requirement(f"forked, {what}: add at a pool at zero to the task begun", f"{name}_way", "under", 60, "ms"),
-        Requirement(f"forked, {what}: kill -9 of a worker to its task begun again", f"{name}_again", "under", 0.2, "s"),
+        Requirement(f"forked, {what}: kill -9 of a worker to its task restarted", f"{name}_again", "under", 0.2, "s"),
         Requirement(f"forked, {what}: last of 40 tasks begun", f"{name}_last", "under", 0.8, "s"),
     )
 

@@ -119,7 +119,7 @@ def run(code: str, folder: Path) -> str:
 
 
 def tell(page: Page, console: str, folder: Path, camera: Camera) -> None:
-    """Tell the story: all that a person does in it is a click, a form, a file that is mended."""
+    """Tell the story: all that a person does in it is a click, a form, a file that is fixed."""
     _an_error_is_seen(page, console, folder, camera)
     _it_is_mended_and_redriven(page, console, folder, camera)
     _the_pool_grows_and_says_why(page, console, camera)

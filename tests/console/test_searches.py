@@ -8,8 +8,8 @@ import pytest
 
 from queue_core.attempts.attempt import Failure
 from queue_core.client import HttpQueue
+from queue_core.console.command_examples import curl, filter_examples, python, task_examples
 from queue_core.console.errors_by_class import error_groups
-from queue_core.console.same_as import curl, of_filter, of_task, python
 from queue_core.http_api.values import Json
 from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
@@ -201,7 +201,7 @@ def test_a_payload_is_kept_as_a_file_and_never_opened(running: RunningServer, qu
 def test_commands_quote_what_strangers_named() -> None:
     evil = "$(rm -rf ~); 'x"
     assert curl("POST", f"/v1/queues/{quote(evil, safe='')}/peek", {"tags": [evil]}).count("'\"'\"'") == 1
-    assert of_filter("q", {"tag": evil}, {})[0][1] == "towline search q --tag '$(rm -rf ~); '\"'\"'x'"
+    assert filter_examples("q", {"tag": evil}, {})[0][1] == "towline search q --tag '$(rm -rf ~); '\"'\"'x'"
     assert repr(evil) in python("q", f"queue.peek(names=[{evil!r}])")
-    assert [what for what, _ in of_task("q", "t", "dead")][-1] == "redrive in Python"
-    assert len(of_task("q", "t", "ready")) == 3
+    assert [what for what, _ in task_examples("q", "t", "dead")][-1] == "redrive in Python"
+    assert len(task_examples("q", "t", "ready")) == 3

@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from queue_core.cli.console_alone import Announced, ConsoleAlone, OfServer
+from queue_core.cli.standalone_console import Announced, OfServer, StandaloneConsole
 from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.server.console.proxy import role_login
@@ -44,7 +44,7 @@ def of_supervisor() -> Iterator[int]:
 def of_console() -> Iterator[int]:
     with a_server(options=ServeOptions(tokens=(ADMIN,))) as server:
         found = role_login(PROXY, (ADMIN,))
-        console = ConsoleAlone(OfServer(server.url), ServeOptions(port=0), writes=True, proxy=found)
+        console = StandaloneConsole(OfServer(server.url), ServeOptions(port=0), writes=True, proxy=found)
         is_ready = threading.Event()
 
         def ready(_announced: Announced) -> None:

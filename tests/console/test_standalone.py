@@ -15,7 +15,7 @@ from orchestrator.demo.script import settings_text
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.cli.console_alone import Announced, ApiSource, ConsoleAlone, OfServer, OfStore
+from queue_core.cli.standalone_console import Announced, ApiSource, OfServer, OfStore, StandaloneConsole
 from queue_core.console.api import ApiReply, Query, SplitApi
 from queue_core.console.app import PersonFinder
 from queue_core.console.logins import CODE_SECONDS, OneTimeLogins
@@ -41,7 +41,7 @@ def alone(
     source: ApiSource, *, writes: bool = True, token: str | None = None, proxy: PersonFinder | None = None
 ) -> Iterator[tuple[Visitor, Announced]]:
     """Run a console in a thread; yield a visitor and what was announced."""
-    console = ConsoleAlone(source, ServeOptions(port=0), writes=writes, token=token, proxy=proxy)
+    console = StandaloneConsole(source, ServeOptions(port=0), writes=writes, token=token, proxy=proxy)
     announced: list[Announced] = []
     is_ready = threading.Event()
 
@@ -166,7 +166,7 @@ def test_over_a_store_its_queues_are_shown_and_changed() -> None:
 
 def test_a_console_for_the_network_over_a_server_without_tokens_is_refused() -> None:
     with a_server() as server:
-        console = ConsoleAlone(OfServer(server.url), ServeOptions("0.0.0.0", 0), writes=False)
+        console = StandaloneConsole(OfServer(server.url), ServeOptions("0.0.0.0", 0), writes=False)
         with pytest.raises(InvalidSettingError, match="opens the console to the network"):
             asyncio.run(console.run(lambda _found: None, handles_signals=False))
 

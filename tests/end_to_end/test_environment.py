@@ -14,6 +14,7 @@ from tests.support.environment import BAD_SETUP, MAKER, NEEDED, in_environment
 ELSEWHERE = Path("/usr")
 FAULTS = ["python3", "-m", "tests.faults", "--for", "60s"]
 PEERS = ["python3", "-m", "tests.bench.peers", "--quick"]
+TOUR = ["python3", "-m", "tests.tours", "add"]
 
 
 class Setup:
@@ -59,7 +60,7 @@ def test_an_image_without_the_means_to_make_an_environment_is_left_alone(tmp_pat
 
 
 @pytest.mark.usefixtures("bare")
-@pytest.mark.parametrize(("command", "kind"), [(FAULTS, "dev"), (PEERS, "peers")])
+@pytest.mark.parametrize(("command", "kind"), [(FAULTS, "dev"), (PEERS, "peers"), (TOUR, "runtime")])
 def test_a_bare_python_goes_on_in_the_projects_environment(command: list[str], kind: str) -> None:
     setup = Setup()
     setup.enter(command)

@@ -90,7 +90,7 @@ def test_the_first_hour(folder: Path) -> None:
         eventually(lambda: not old & set(leasing(folder)), seconds=60)
         (slow,) = produce(folder, "slow.jpg")
         os.kill(eventually(lambda: holder(folder), seconds=60), signal.SIGKILL)
-        worker = up.await_text(r"(resize-\w+) x killed by SIGKILL; its task was begun again after")[1]
+        worker = up.await_text(r"(resize-\w+) x killed by SIGKILL; its task was restarted after")[1]
         assert f"thumbs/{slow}" in run_program("why-died", worker, folder=folder).out
 
         told = edit(folder, lambda text: text.replace(") -> None:", ") -> None", 1))

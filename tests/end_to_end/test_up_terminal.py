@@ -86,7 +86,7 @@ def test_what_happens_is_read_in_sentences(folder: Path) -> None:
         assert up.text.count(" failed (lease") == 1
         add(folder, "deadly")
         died = up.await_text(
-            r"^\S+  (resize-\w{6}) x killed by SIGKILL; its task was begun again after [\d.]+ m?s "
+            r"^\S+  (resize-\w{6}) x killed by SIGKILL; its task was restarted after [\d.]+ m?s "
             r"+\(towline why-died (.*)\)$"
         )
         assert died[1] == died[2]
@@ -119,7 +119,7 @@ def test_ctrl_c_says_what_is_finished_and_a_second_one_that_it_was_asked_for(fol
         up.terminal.type("\x03")
         assert up.ended() == 0
         died = re.search(
-            r"(resize-\w{6}) x ended: you asked twice; its task waits in the queue", " ".join(up.text.split())
+            r"(resize-\w{6}) x ended: you asked twice; its task is waiting in the queue", " ".join(up.text.split())
         )
         assert died
         assert "Stopped. 0 done, 0 dead, 1 still waits in sqlite:///queue.db." in " ".join(up.text.split())

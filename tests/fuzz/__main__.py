@@ -9,8 +9,8 @@ import sys
 from queue_core.config.units import parse_seconds
 from tests.fuzz.readers import readers
 from tests.fuzz.run import fuzz
-from tests.fuzz.stalls.run import line, stalls
-from tests.fuzz.stalls.server import a_probed_server
+from tests.fuzz.stalls.run import HEADING, MAX_GROWTH_BYTES, line, stalls
+from tests.fuzz.stalls.server import MIB, a_probed_server
 
 
 def main() -> int:
@@ -37,12 +37,13 @@ def main() -> int:
 def show_stalls(seconds: float, seed: int) -> int:
     """Send hostile requests for so long, and show the longest pauses."""
     with a_probed_server() as server:
-        report = stalls(server, seconds=seconds, seed=seed)
-    grown = (report.after_bytes - report.before_bytes) / (1 << 20)
-    lines = [line(one) for one in report.longest()]
-    told = f"{len(report.outcomes):,} requests; memory {report.after_bytes >> 20} MiB, {grown:+.0f} MiB"
-    sys.stdout.write("\n".join([*lines, told, ""]))
+        report = stalls(server, seconds=seconds, seed=seed, show=lambda text: sys.stderr.write(f"{text}\n"))
+    lines = [HEADING, *[line(one) for one in report.longest()], f"{len(report.outcomes):,} requests"]
+    lines += [f"before: {report.before.memory}", f"after:  {report.after.memory}"]
+    sys.stdout.write("\n".join([*lines, ""]))
     failures = report.failures()
+    if report.grown_bytes > MAX_GROWTH_BYTES:
+        failures.append(f"memory grew by {report.grown_bytes / MIB:.0f} MiB")
     sys.stderr.write("".join(f"{one}\n" for one in failures))
     return 1 if failures else 0
 

@@ -119,8 +119,8 @@ MUTATIONS: Final = (
         "sqlite-takes-a-sync-for-a-later-commit",
         "I1",
         "queue_core/stores/sqlite/wal.py",
-        "                covered = self._committed\n",
-        "                covered = self._committed + 1\n",
+        "                covered = self.last\n",
+        "                covered = self.last + 1\n",
         ("tests/queue_core/stores/sqlite/test_sync*.py",),
     ),
     Mutation(

@@ -184,7 +184,7 @@ def _write_output(folder: Path, now: float) -> None:
         "traceback": 'Traceback (most recent call last):\n  File "tasks.py", line 9, in resize\nValueError: no image',
     }
     (folder / "resize-d2v1k7.log").write_text(
-        "resizing cat-16, which is 4,912 pixels wide, to 320, 640 and 1,280 pixels, as it was asked for by the page\n"
+        "resizing cat-16, which is 4,912 pixels wide, to 320, 640 and 1,280 pixels, as the page requested it\n"
         + json.dumps(entry)
         + "\n"
     )

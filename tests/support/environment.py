@@ -14,6 +14,8 @@ NEEDED: Final = ("apsw", "httptools", "psutil", "pydantic", "pytest", "structlog
 """Packages to look for: a Python set up for something else may have some of them."""
 MAKER: Final = Path(__file__).resolve().parents[2] / "run.py"
 MEASURED: Final = "tests.bench"
+TOURS: Final = "tests.tours"
+"""Needs only what Towline itself needs: a fifth of the packages."""
 BAD_SETUP: Final = 78
 
 
@@ -51,6 +53,9 @@ def in_environment(
 def _make_for(command: Sequence[str], make: Callable[[str], None]) -> None:
     import run
 
+    if TOURS in command:
+        make("runtime")
+        return
     if any(part.startswith(MEASURED) for part in command):
         try:
             make("peers")

@@ -101,6 +101,7 @@ _SERVICE: Final = _object(
     entrypoint=_TEXTS,
     command=_TEXTS,
     environment={"type": "object", "additionalProperties": {"type": ["string", "number", "boolean", "null"]}},
+    env_file=_TEXTS,
     depends_on={
         "type": "object",
         "additionalProperties": _object(("condition",), condition={"enum": ["service_started", "service_healthy"]}),

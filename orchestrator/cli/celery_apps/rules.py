@@ -135,12 +135,10 @@ def _cancelled(facts: CeleryFacts) -> Iterator[CeleryRisk]:
     name = "worker_cancel_long_running_tasks_on_connection_loss"
     is_on, has_late = bool(facts.settings.get(name)), any(one.acks_late for one in facts.tasks)
     if facts.is_on_towline and is_on:
-        said = (
-            f"{name} is on: when the server is away, running tasks are cancelled and begin again, though they need not"
-        )
+        said = f"{name} is on: when the server is unavailable, running tasks are cancelled and restarted needlessly"
         yield CeleryRisk("warn", said, f"{name} = False")
     elif not facts.is_on_towline and has_late and not is_on:
-        said = "a task that runs when the broker's connection is lost goes on, and is run by another worker too"
+        said = "a task that is running when the broker's connection is lost continues, and another worker runs it too"
         yield CeleryRisk("warn", said, f"{name} = True")
 
 
@@ -222,7 +220,7 @@ def _starts(facts: CeleryFacts) -> Iterator[CeleryRisk]:
     if retries is None:
         retries = facts.settings.get("broker_connection_retry", True)
     if not retries:
-        said = "a worker that starts while its broker is away ends at once"
+        said = "a worker that starts while its broker is unavailable exits at once"
         yield CeleryRisk("warn", said, "broker_connection_retry_on_startup = True")
     if facts.settings.get("worker_max_tasks_per_child") == 1:
         said = "worker_max_tasks_per_child is 1: each task starts a process, and imports what it needs anew"

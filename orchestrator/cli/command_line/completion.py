@@ -80,7 +80,7 @@ NAMED_PLACES: Final[Mapping[str, NamedPlaces]] = {
 def completion(shell: str, as_json: bool) -> int:  # noqa: ARG001, FBT001
     """Print the completion script of a shell: of commands, options, and names that the running server knows.
 
-    Queues, pools, workers, tasks and tags are asked for at each Tab, of the server that the command line names, or
+    Queues, pools, workers, tasks and tags are read at each Tab, from the server that the command line names, or
     TOWLINE_URL, or the settings file here. Without a server there are none, and nothing is said.
     """
     kind = get_completion_class(shell)

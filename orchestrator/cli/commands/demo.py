@@ -67,7 +67,7 @@ def demo(
 ) -> int:
     """Parse and render every module of Python's standard library with a fleet that sizes itself.
 
-    Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends by itself and leaves a report
+    Tasks arrive in a recorded pattern; half-way one busy worker is killed. The demo ends on its own and writes a report
     to open; Ctrl-C ends it sooner, with a report of what was done. The last line of stdout is the outcome, with --json
     as one JSON object. Exit code 1: a task was lost, or, unless you stopped it, not all were done.
     """

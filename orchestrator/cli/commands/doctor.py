@@ -36,7 +36,7 @@ def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # 
     The brokers of Celery fleets are read once.
     The last day of the lifecycle log is replayed, to compare each pool with one worker per task.
 
-    Apps of Celery's, whatever their broker, are imported in a process of their own, and their running workers asked, to
+    Celery apps, with any broker, are imported in a process of their own, and their running workers asked, to
     tell which of their settings lose tasks.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
@@ -45,7 +45,7 @@ def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # 
     something is bad.
     """
     found = []
-    for finding in _of_project(file) if celery_app is None else _of_celery(None, app=celery_app):
+    for finding in _project_findings(file) if celery_app is None else _celery_findings(None, app=celery_app):
         found.append(finding)
         if not as_json:
             _print(finding)
@@ -54,7 +54,7 @@ def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # 
     return exits.NEGATIVE if any(finding.level == "bad" for finding in found) else exits.OK
 
 
-def _of_project(file: Path | None) -> Iterator[Finding]:
+def _project_findings(file: Path | None) -> Iterator[Finding]:
     project, first = _project(file)
     yield from chain(
         first,
@@ -62,12 +62,12 @@ def _of_project(file: Path | None) -> Iterator[Finding]:
         schedule_findings(project, file),
         broker_findings(project),
         engine_findings(project),
-        _of_celery(project),
-        _of_last_day(project),
+        _celery_findings(project),
+        _last_day_findings(project),
     )
 
 
-def _of_celery(project: Project | None, *, app: str | None = None) -> Iterator[Finding]:
+def _celery_findings(project: Project | None, *, app: str | None = None) -> Iterator[Finding]:
     from orchestrator.cli.celery_apps.reading import celery_findings
 
     yield from celery_findings(project, app=app)
@@ -87,7 +87,7 @@ def _project(file: Path | None) -> tuple[Project | None, list[Finding]]:
     return project, [Finding("settings", "ok", f"{path} is valid"), *notes]
 
 
-def _of_last_day(project: Project | None) -> Iterator[Finding]:
+def _last_day_findings(project: Project | None) -> Iterator[Finding]:
     if project is None:
         return
         # Importing the simulator takes 0.1 s.

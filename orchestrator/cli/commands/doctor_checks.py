@@ -380,9 +380,7 @@ def _earlier_folder(files: StateDir) -> Iterator[Finding]:
         pids = ", ".join(str(one.pid) for one in others[:_SHOWN_PIDS]) + (", ..." if len(others) > _SHOWN_PIDS else "")
         run = "runs" if len(others) == 1 else "run"
         message = f"{counted(len(others), 'worker')} (pid {pids}) of an earlier folder {files.path} still {run}"
-        fix = (
-            "they lease from the store of that time; end their supervisor, or wait: without one they end by themselves"
-        )
+        fix = "they lease from the store of that time; end their supervisor, or wait: without one they exit"
         yield Finding("supervisor", "warn", message, fix)
 
 
@@ -450,14 +448,14 @@ def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
     """Yield the workers that hang now, and how many were ended by others lately by the removal of their containers."""
     for worker in figures_of(snapshot, now_seconds=0.0).workers:
         if worker.state == "unresponsive":
-            found = f"{worker.pool}: {worker.worker} neither holds a task nor asks for one: {'; '.join(worker.notes)}"
+            found = f"{worker.pool}: {worker.worker} is not responding: {'; '.join(worker.notes)}"
             fix = "it does not count, and is replaced; `towline why-died` explains it once it has ended"
             yield Finding("workers", "warn", found, fix)
     since = SystemMonotonicClock().wall_seconds() - _LATELY_SECONDS
     removed = [
         death
         for death in files.read_deaths(limit=_DEATHS)
-        if death.get("cause") == Cause.REMOVED and _at(death) > since
+        if death.get("cause") == Cause.REMOVED and _death_time(death) > since
     ]
     if removed:
         were = "container of a worker was" if len(removed) == 1 else "containers of workers were"
@@ -466,7 +464,7 @@ def worker_findings(snapshot: Json, files: StateDir) -> Iterator[Finding]:
         yield Finding("workers", "warn", found, fix)
 
 
-def _at(death: Json) -> float:
+def _death_time(death: Json) -> float:
     at = death.get("at")
     return float(at) if isinstance(at, int | float) else 0.0
 
@@ -481,12 +479,12 @@ def _starts(project: Project, files: StateDir) -> Iterator[Finding]:
                 "start",
                 "bad",
                 found,
-                f"mend it: `towline check` says whether it is; `towline logs {name}` has what it wrote",
+                f"fix it: `towline check` says whether it is fixed; `towline logs {name}` has what it wrote",
             )
         elif template.state == "unsafe" and template.is_forced:
-            yield Finding("start", "warn", found, f"mend it as it says, or leave pools.{name}.start out")
+            yield Finding("start", "warn", found, f"fix it as the message says, or leave pools.{name}.start out")
         elif template.state == "unsafe":
-            fix = f"mend it as it says, and starts take milliseconds; pools.{name}.start: exec if that is not wanted"
+            fix = f"fix it as the message says and starts take milliseconds; or set pools.{name}.start: exec"
             yield Finding("start", "warn", found, fix)
         elif template.reason:
             yield Finding("start", "warn", found, f"`towline logs {name}` has what the template wrote")

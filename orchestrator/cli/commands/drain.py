@@ -53,7 +53,7 @@ THIS_HOST: Final = "this"
 @click.option(
     "--wait", "seconds", type=DURATION, help="Wait until no worker is left, or not this one; at most so long."
 )
-@click.option("--undo", is_flag=True, help="The same as `towline undrain`.")
+@click.option("--undo", is_flag=True, help="Like `towline undrain`.")
 @host_option
 @supervisor_options
 def drain(

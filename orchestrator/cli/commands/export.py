@@ -1,5 +1,6 @@
 """`towline export`: write tasks to a file; or, with --to, the pools as files for another platform."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -27,7 +28,8 @@ from queue_core.cli.output import print_info, print_json
 from queue_core.cli.settings_file import read_text
 from queue_core.config.messages import did_you_mean
 from queue_core.config.yaml_document import read_document
-from queue_core.process.private_files import source_opener
+from queue_core.process.private_files import FILE_MODE, source_opener
+from queue_core.process.private_files import opener as private_opener
 
 EXPORTS: Final[Mapping[Platform, Callable[[ExportRequest], ExportedFiles]]] = {
     "keda": keda,
@@ -122,6 +124,11 @@ def export(
     for warning in exported.warnings:
         print_info(f"warning: {warning}")
     if out is None:
+        if exported.private:
+            named = ", ".join(exported.private)
+            print_info(
+                f"warning: not printed, since they have the values of pools' variables: {named}; --out writes them"
+            )
         _print(exported, as_json=as_json)
     else:
         _write(exported, out, force=force, as_json=as_json)
@@ -180,24 +187,30 @@ def _print(exported: ExportedFiles, *, as_json: bool) -> None:
 
 def _write(exported: ExportedFiles, out: Path, *, force: bool, as_json: bool) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    there = [name for name, text in exported.files.items() if _differs(out / name, text)]
+    files = {**exported.files, **exported.private}
+    there = [name for name, text in files.items() if _differs(out / name, text)]
     if there and not force:
         message = f"already there with other contents: {', '.join(there)}"
         raise CommandError(message, code=exits.CANT_CREATE, where=str(out.absolute()), fix="--force overwrites them")
-    for name, text in exported.files.items():
+    for name, text in files.items():
+        is_private = name in exported.private
         (out / name).parent.mkdir(parents=True, exist_ok=True)
-        with open(out / name, "w", encoding="utf-8", opener=source_opener) as file:
+        with open(
+            out / name, "w", encoding="utf-8", newline="", opener=private_opener if is_private else source_opener
+        ) as file:
+            if is_private:  # one that was there keeps its mode, which may be another
+                os.fchmod(file.fileno(), FILE_MODE)
             file.write(text)
     if as_json:
-        print_json({"files": [str(out / name) for name in exported.files], "warnings": list(exported.warnings)})
-    else:
-        print_info(f"wrote {', '.join(str(out / name) for name in exported.files)}")
+        print_json({"files": [str(out / name) for name in files], "warnings": list(exported.warnings)})
+        return
+    print_info(f"wrote {', '.join(str(out / name) for name in files)}")
+    if exported.private:
+        print_info(f"with the values of pools' variables, for you alone to read: {', '.join(exported.private)}")
 
 
 def _differs(path: Path, text: str) -> bool:
     try:
-        return path.read_text(encoding="utf-8") != text
+        return path.read_bytes() != text.encode()
     except FileNotFoundError:
         return False
-    except UnicodeDecodeError:
-        return True

@@ -32,7 +32,7 @@ Json: TypeAlias = dict[str, object]
 _CONCERNS: Final = {
     "late": "late",
     "at_max": "at its max",
-    "held_back": "held back",
+    "held_back": "limited",
     "no_starts": "starts no worker",
     "misconfigured": "misconfigured",
 }
@@ -62,7 +62,7 @@ def concerns_in(snapshot: Json) -> list[Json]:
 @host_option
 @target_options
 def pools(pool: str | None, by: str | None, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """List the pools, or one: workers, tasks and waits of now, the rule that set their size, and overrides in force.
+    """List the pools, or one: workers, tasks and waits now, the rule that set the size, and overrides in force.
 
     P99/SLO shows how late the leases of the last hour began: the 99th percentile of their waits over the slo; --json
     has the longest wait too. Suspected tasks, which were held at several deaths and wait to run alone, are counted.
@@ -117,7 +117,7 @@ def workers(
 ) -> int:
     """List the workers with what each does now, tasks done and memory; and the latest deaths with their cause.
 
-    A worker is starting until it first asks for a task, then leasing (a call of it waits for a task), busy (FOR counts
+    A worker is starting until it first requests a task, then leasing (a call of it waits for a task), busy (FOR counts
     since it leased the task), or idle; finishing once it was asked to end. The memory of a forked worker is its own
     part, without what it shares with its pool's template. Pools whose workers can't be forked safely are named below,
     with the reason. --url shows the workers of a supervisor elsewhere. --pids leaves out workers in containers.

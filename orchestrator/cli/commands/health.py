@@ -47,7 +47,7 @@ def health(part: Part, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     """Check that the queue server's store accepts changes and that the supervisor's turns finish.
 
     The supervisor is looked for at the server's URL, then at supervisor.listen of the settings file, then in its state
-    directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, held back by a bound, or
+    directory on this machine. Exit code 69 when something is unhealthy. Pools that are late, limited by a bound, or
     start no worker are listed with the cause, as are pauses, overrides, and tags of waiting tasks that no pool works
     on, and schedules that get no task, as far as this token may see them; they don't change the exit code.
     """

@@ -178,7 +178,7 @@ def plan_of(programs: Mapping[str, str], *, settings_app: str | None, has_settin
         example: whether the example is wanted.
     """
     if has_settings:
-        return _beside_settings(programs, settings_app, example=example)
+        return _plan_with_settings(programs, settings_app, example=example)
     for module in _MODULES:
         name, text = f"{module}.py", programs.get(module)
         if text is None and example:
@@ -191,7 +191,7 @@ def plan_of(programs: Mapping[str, str], *, settings_app: str | None, has_settin
     return InitPlan({DEFAULT_FILE: HEAD + _QUEUES + _UNUSED_POOLS}, left)
 
 
-def _beside_settings(programs: Mapping[str, str], settings_app: str | None, *, example: bool) -> InitPlan:
+def _plan_with_settings(programs: Mapping[str, str], settings_app: str | None, *, example: bool) -> InitPlan:
     left = {DEFAULT_FILE: _EXISTS} | {f"{module}.py": _EXISTS for module in programs}
     module, _, attribute = (settings_app or "").partition(":")
     if not example or module in programs:

@@ -265,7 +265,7 @@ def logs(
     people, with tracebacks in full; --json gives each line as it was written: {at?, pool, worker, line}.
 
     --task prints the log entries that name the task, and the plain lines that its worker may have written while it held
-    the task. --follow goes on when workers are replaced, and when their logs are rotated. Without --url the state
+    the task. --follow continues when workers are replaced, and when their logs are rotated. Without --url the state
     directory of this host is read. Exit code 66: there is no such pool or worker.
     """
     reader = _reader(where)

@@ -95,7 +95,7 @@ def scale(
         raise click.UsageError(f"--for must be more than 0 s and at most 30d: {seconds:g} s")
     url = supervisor_url(where["url"], where["file"])
     if url is not None:
-        size = None if workers is None else _whole(workers, pool)
+        size = None if workers is None else _pool_size(workers, pool)
         body = {"workers": size, "seconds": seconds, "force": force}
         return _changed_at(url, pool, "scale", body, token_file=where["token_file"], as_json=as_json)
     project = load_project(where["file"])
@@ -127,7 +127,7 @@ def pause(
     """
     _either(queue, pool, changes)
     if pool is None:
-        return _of_queue(admin.pause, queue, as_json=as_json, where=where)
+        return _run_queue_command(admin.pause, queue, as_json=as_json, where=where)
     paused = changes or "both"
     if (url := _supervisor(where)) is not None:
         body = {"changes": paused}
@@ -147,7 +147,7 @@ def resume(queue: str | None, pool: str | None, as_json: bool, **where: Unpack[T
     """
     _either(queue, pool, None)
     if pool is None:
-        return _of_queue(admin.resume, queue, as_json=as_json, where=where)
+        return _run_queue_command(admin.resume, queue, as_json=as_json, where=where)
     if (url := _supervisor(where)) is not None:
         return _changed_at(url, pool, "resume", {}, token_file=where["token_file"], as_json=as_json)
     return change_overrides(pool, lambda before: with_pause(before, "no"), file=where["file"], as_json=as_json)
@@ -207,7 +207,7 @@ def pool_in(project: Project, name: str) -> PoolSpec:
     return project.pools[name]
 
 
-def _whole(text: str, pool: str, most: int = MAX_WORKERS) -> int:
+def _pool_size(text: str, pool: str, most: int = MAX_WORKERS) -> int:
     """Return the number in a text. Raises `CommandError` for one that no pool can have."""
     example = f"for example `towline scale {pool} {most if most < MAX_WORKERS else 4}`"
     try:
@@ -227,7 +227,7 @@ def _whole(text: str, pool: str, most: int = MAX_WORKERS) -> int:
 def _size(text: str, spec: PoolSpec, *, force: bool) -> int:
     """Return the size that was asked for. Raises `CommandError` for one that the pool can't or may not have."""
     _, most = bounds_of(spec)
-    size = _whole(text, spec.name, most)
+    size = _pool_size(text, spec.name, most)
     if size > most and not force:
         raise CommandError(
             f"{size:,} workers are more than max {most:,} of pool {spec.name}",
@@ -265,6 +265,6 @@ def _either(queue: str | None, pool: str | None, changes: str | None) -> None:
         raise click.UsageError("--changes goes with --pool")
 
 
-def _of_queue(made: click.Command, queue: str | None, *, as_json: bool, where: TargetOptions) -> int:
+def _run_queue_command(made: click.Command, queue: str | None, *, as_json: bool, where: TargetOptions) -> int:
     code = click.get_current_context().invoke(made, queue=queue, as_json=as_json, **where)
     return int(code) if isinstance(code, int) else exits.OK

@@ -216,7 +216,7 @@ def _print(decision: Decision, todo: Plan, pool: SharingPool, states: Sequence[s
     would = "without the drain it would" if is_drained else "would"
     if todo.spawn:
         print_wrapped(f"{would} start {counted(len(todo.spawn), 'worker')}", "  ", hang=4)
-    for verb, leaves in (("retire", todo.retire), ("let finish", todo.finish), ("end", (*todo.kill, *todo.end))):
+    for verb, leaves in (("retire", todo.retire), ("drain", todo.finish), ("end", (*todo.kill, *todo.end))):
         for leave in leaves:
             print_wrapped(f"{would} {verb} {leave.worker}: {leave.why}", "  ", hang=4)
     if todo.is_empty or is_drained:

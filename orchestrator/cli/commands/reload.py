@@ -52,12 +52,12 @@ FIRST_WAIT_SECONDS: Final = 2.0
 def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) -> int:  # noqa: FBT001
     """Make the supervisor read its settings file again, and print what changed.
 
-    This does the same as SIGHUP or a change of the file, which the supervisor notices by itself. Unchanged pools are
-    left alone; workers that have to be replaced are replaced a few at a time, new before old. New queues are made,
-    tokens and certificates are replaced, and schedules are as the file and the applications have them now. Other
-    settings outside pools wait for the next start. Exit code 78: the file is invalid, every mistake is listed, and the
-    supervisor goes on as before; or an application can't be imported. 69: no supervisor is running; 75: it did not
-    answer in time. With --url it is a supervisor elsewhere, which reads its own file.
+    SIGHUP does the same; a changed file is also reloaded automatically. Unchanged pools are not touched; workers that
+    must be replaced are replaced a few at a time, new before old. New queues are created, tokens and certificates are
+    replaced, and schedules follow the file and the applications. Other settings outside pools take effect at the next
+    start. Exit code 78: the file is invalid (every error is listed) and the old settings stay in force, or an
+    application can't be imported. 69: no supervisor is running; 75: it did not answer in time. With --url it is a
+    supervisor elsewhere, which reads its own file.
     """
     url = supervisor_url(where["url"], where["file"])
     if url is not None:
@@ -72,7 +72,9 @@ def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) ->
             print_json({"reloaded": False, "mistakes": mistakes})
             return exits.BAD_CONFIG
         raise CommandError(
-            list(map(str, mistakes)), code=exits.BAD_CONFIG, fix="correct the file; the supervisor goes on as before"
+            list(map(str, mistakes)),
+            code=exits.BAD_CONFIG,
+            fix="correct the file; the supervisor continues with its old settings",
         )
     changes = [change for change in list_in(answer, "changes") if isinstance(change, dict)]
     waiting = [str(setting) for setting in list_in(answer, "next_start")]
@@ -95,7 +97,7 @@ def reload(seconds: float, as_json: bool, **where: Unpack[SupervisorOptions]) ->
     if not changes:
         echo("no pool's settings changed; workers of a program whose files did are replaced")
     if unusable:
-        fix = "mend it: workers that run go on as they are, and it is tried again when a file of it changes"
+        fix = "fix it: running workers are unaffected, and the import is retried when one of its files changes"
         raise CommandError(unusable, code=exits.BAD_CONFIG, fix=fix)
     return exits.OK
 

@@ -48,7 +48,7 @@ SCALE_SECONDS: Final = 3_600.0
 @host_option
 @target_options
 def top(every: float, once: bool, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Show pools, workers and waits of now until `q`; `?` lists the keys.
+    """Show pools, workers and waits live until `q`; `?` lists the keys.
 
     Into a pipe it prints once; with --json one object per refresh, one per line. On a terminal with TERM=dumb it prints
     anew at each refresh. --url shows the fleet of a supervisor elsewhere.

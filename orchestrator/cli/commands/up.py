@@ -56,7 +56,8 @@ from queue_core.roles import Role
 from queue_core.server.app import release
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import Extensions
-from queue_core.server.server import ServerThread, keep_what_is_loaded, pass_on_socket
+from queue_core.server.server import ServerThread, freeze_loaded_objects, pass_on_socket
+from queue_core.server.watches.spare_memory import keep_apart
 
 RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""
@@ -137,7 +138,7 @@ def up(
 
     SIGHUP, a change of the file, or `towline reload` reloads the pools; it stops when its terminal hangs up. The first
     SIGTERM lets workers finish within their grace, a second one kills them. SIGUSR2 restarts this command in the same
-    process, as it is installed now, while workers go on and callers wait; SIGUSR1 exits and leaves the workers to the
+    process, as it is installed now, while workers run and callers wait; SIGUSR1 exits and leaves the workers to the
     next supervisor.
 
     On a terminal it tells in sentences what happens: decisions, failures of handlers, deaths, and what its workers
@@ -164,6 +165,7 @@ def up(
     handlers = handlers_in(project) if is_wanted(checks_imports, as_json=as_json) else None
     settings, directory = project.queue_file, project.directory
     kept: int | None = None
+    keep_apart()
     with ExitStack() as stack:
         view = stack.enter_context(events_shown(project, log_level, shows_output=shows_output, as_json=as_json))
         opened = stack.enter_context(prepared_store(settings, directory))
@@ -189,7 +191,7 @@ def up(
         title = file or Path(DEFAULT_FILE), masked(settings.store.url), address
         view.begin(url, token=ours, title=title, handlers=handlers, console=console_sentence(url))
         run = _Run(project, file, flags, api.heartbeat, terminal, lambda read: partial(server.renew, served(read)))
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         with view.counted(store=masked(settings.store.url)):
             code = run.supervise(url=url, token=ours, worker_token=workers)
         if code == RENEW:
@@ -215,7 +217,7 @@ def supervise(
 ) -> int:
     """Size the pools of a settings file beside a queue server that runs elsewhere, until SIGTERM or Ctrl-C.
 
-    Signals, systemd, exit codes, what is told and the workers' output are as for `towline up`.
+    Signals, systemd, exit codes, what is reported and the workers' output are as for `towline up`.
     """
     terminal = begin_as_daemon()
     project = load_project(file)
@@ -264,7 +266,7 @@ def handlers_in(project: Project) -> Mapping[str, int]:
     for note in findings.notes:
         print_info(note)
     if findings.failures:
-        fix = "mend it, or add --no-import-check: other pools start, and this one once a file of it changes"
+        fix = "fix it, or add --no-import-check: other pools start now, this one when one of its files changes"
         raise CommandError(findings.problems, code=exits.BAD_CONFIG, fix=fix)
     return findings.handlers
 

@@ -11,9 +11,9 @@ import click
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.base.json_fields import list_in, mapping_of, mappings_of
 from orchestrator.cli.commands.fleet import Json
+from orchestrator.cli.expiry_causes import expiry_causes
 from orchestrator.cli.live_fleet import FleetReader, fleet_source, shown_fleet
 from orchestrator.cli.project_file import load_project
-from orchestrator.cli.silent_ends import silent_ends
 from orchestrator.cli.store_leader import leader_of
 from orchestrator.cli.supervisor_calls import NoSupervisorError, UnknownNameError, supervisor_at
 from orchestrator.cli.supervisor_hosts import host_option
@@ -54,7 +54,7 @@ from queue_core.process.wording import (
 from queue_core.registrations import served_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
-from queue_core.unit_of_work import limits_that_hold
+from queue_core.unit_of_work import blocking_limits
 
 _TAGS_COUNTED: Final = 1_000
 _WORKERS_NAMED: Final = 5
@@ -112,16 +112,16 @@ def why(
 ) -> int:
     """Explain the size of a POOL, the state of a QUEUE, or what happened to a TASK.
 
-    Of a pool: the sample, the rule that decided, the task that forced it, and the guards that held it back; and whether
-    its workers are forked, or why not. A decision is recorded when it changed the pool, or was held back in a new way;
-    it holds until the next one.
+    Of a pool: the sample, the rule that decided, the task that forced it, and the guards that limited it; and whether
+    its workers are forked, or why not. A decision is recorded when it changes the pool or is limited in a new way; it
+    holds until the next one.
 
     Of a queue: its tasks, its pools, and tags on which no pool works.
 
     Of both: a snapshot of the store that somebody has held open for a minute, and what ends it.
 
     Of a task, by its name or as QUEUE/NAME: its state, each of its leases that ended, by which worker, how and why, and
-    its reason if it is dead. A finished task is found as long as its queue's `history` goes back.
+    its reason if it is dead. A finished task is found while its queue's `history` keeps it.
 
     --url asks a server elsewhere, and its supervisor about pools.
     """
@@ -147,7 +147,7 @@ def _explain_task(name: str, *, as_json: bool, where: TargetOptions) -> None:
     for number, (story, sentence) in enumerate(zip(stories, unserved, strict=True)):
         if number:
             echo()
-        for line in story_lines(story, now=now, ends=silent_ends(story, where), unserved=sentence):
+        for line in story_lines(story, now=now, ends=expiry_causes(story, where), unserved=sentence):
             echo(line)
 
 
@@ -246,7 +246,7 @@ def _held(queues: Queues, queue: Queue, stats: QueueStats) -> str:
     held = stats.held + stats.ready - stats.leasable
     if not held:
         return ""
-    limits = [one for spec in queues.queues() if spec.name == queue.name for one in limits_that_hold(spec, stats)]
+    limits = [one for spec in queues.queues() if spec.name == queue.name for one in blocking_limits(spec, stats)]
     tags = ""
     if stats.held:
         found = queue.tag_stats(limit=_TAGS_COUNTED)
@@ -306,7 +306,7 @@ def _known_queues(where: TargetOptions) -> list[str]:
 class ExplainedPool:
     """All that is known of a pool's size, at a time or now.
 
-    `current` is the decision in force then, `record` the newest ones up to then; the rest is only of now.
+    `current` is the decision in force then, `record` the newest ones up to then; the rest is current only.
     """
 
     pool: str
@@ -452,7 +452,7 @@ def _print(pool: str, decision: Json, sentences: list[str]) -> None:
             print_wrapped(sentence, "  ! ")
     guards, limits = list_in(decision, "limited_by"), list_in(decision, "limits")
     for guard, limit in zip(guards, limits, strict=False):
-        print_wrapped(f"held back by {guard}: {limit}", "  ", hang=4)
+        print_wrapped(f"limited by {guard}: {limit}", "  ", hang=4)
     wanted = decision.get("would_be_without_guards")
     if limits and isinstance(wanted, int) and wanted != decision.get("target"):
         print_wrapped(f"without that it would have {counted(wanted, 'worker')}", "  ", hang=4)

@@ -85,7 +85,7 @@ def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: st
     memory = _memory(death)
     if memory:
         yield f"  memory: {memory}"
-    yield from _held_lines(death, now)
+    yield from _held_task_lines(death, now)
     stack = _lines(death, "stack")
     if stack:
         yield "  where it was before its end, innermost call first:"
@@ -115,7 +115,7 @@ def number(record: Json, name: str) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _held_lines(death: Json, now: TasksNow) -> Iterator[str]:
+def _held_task_lines(death: Json, now: TasksNow) -> Iterator[str]:
     held = _held(death)
     if not held:
         yield "  held: " + (
@@ -156,7 +156,7 @@ def _then(one: Json) -> str:
         case "dead":
             return f"dead{': ' + str(one['why']) if one.get('why') else ', its leases are used up'}"
         case "held back":
-            return f"suspect{times}, held back to run alone"
+            return f"suspect{times}, will run alone"
         case "deleted":
             return "deleted while it was running"
         case "lease ended":
@@ -296,10 +296,10 @@ def _certificate(worker: str, url: str | None, where: SupervisorOptions) -> tupl
     project = load_project(where["file"])
     files = state_of(project)
     death = _chosen(worker, files.read_deaths(limit=MAX_READ), files)
-    return death, _by_hand(project.pools.get(str(death.get("pool"))))
+    return death, _manual_start(project.pools.get(str(death.get("pool"))))
 
 
-def _by_hand(pool: PoolSpec | None) -> str:
+def _manual_start(pool: PoolSpec | None) -> str:
     """Return the command that starts a worker of a pool; "" for a pool that is no longer in the settings."""
     if pool is None:
         return ""

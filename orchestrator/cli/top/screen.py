@@ -228,7 +228,7 @@ def _concerns(shown: ShownFleet, pools: Sequence[PoolFigures], width: int | None
     """Return recent deaths, unserved tags, what is wrong with the pools, and the overrides in force, as sentences."""
     died = describe_deaths(shown.deaths, now_seconds=shown.shown_at)
     # One line: `towline workers` has the rest, and the other sentences keep their room.
-    lines = [marks.style(_to_a_word(clean(f"! {died}"), width), fg="yellow")] if died else []
+    lines = [marks.style(_cut_at_word(clean(f"! {died}"), width), fg="yellow")] if died else []
     for text in replace(shown.figures, pools=tuple(pools)).sentences(notes="all"):
         lines += [marks.style(line, fg="yellow") for line in wrapped(clean(text), width=width, prefix="! ")]
     return lines
@@ -242,11 +242,11 @@ def _decisions(shown: ShownFleet, width: int | None, marks: Marks) -> list[str]:
         when = shown_clock(at, now_seconds=shown.shown_at) + "  " if isinstance(at, int | float) else ""
         text = f"{when}{one.get('pool')}  {one.get('current')} -> {one.get('target')}: {one.get('why')}"
         text += times_in_words(one)
-        lines.append(marks.style(_to_a_word(clean(text), width), dim=True))
+        lines.append(marks.style(_cut_at_word(clean(text), width), dim=True))
     return lines
 
 
-def _to_a_word(text: str, width: int | None) -> str:
+def _cut_at_word(text: str, width: int | None) -> str:
     if width is None or columns_of(text) <= width:
         return text
     return shortened(wrapped(text, width=width - 2)[0] + " …", width)

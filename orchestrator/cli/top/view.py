@@ -28,7 +28,7 @@ KEYS: Final = (
     ("escape", "back; drop the filter"),
 )
 WORDS: Final = (
-    ("starting", "it has not asked for a task yet"),
+    ("starting", "it has not requested a task yet"),
     ("leasing", "a call of it waits for a task"),
     ("busy", "it works on TASK, and has held it FOR so long"),
     ("idle", "it holds no task, and no call of it waits"),

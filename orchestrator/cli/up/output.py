@@ -23,7 +23,7 @@ from orchestrator.cli.fleet_events import (
     is_death,
     short_name,
 )
-from orchestrator.cli.up.begun_again import TaskLookup
+from orchestrator.cli.up.restarted_tasks import TaskLookup
 from orchestrator.cli.up.stacks import StackFolder
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.runtimes.worker_output import entry_in
@@ -131,11 +131,11 @@ class UpScreen:
         waiting = [self._events.popleft() for _ in range(len(self._events))]
         self.layout.width = self.columns()
         lines, self._header = list(self._header), ()
-        lines += self._of_batch(batch)
+        lines += self._batch_lines(batch)
         for at, entry in waiting:
-            lines += self._of_event(entry, at)
-        lines += self._of_repeats(is_last=is_last)
-        lines += self._of_deaths(is_last=is_last)
+            lines += self._event_lines(entry, at)
+        lines += self._repeat_lines(is_last=is_last)
+        lines += self._death_lines(is_last=is_last)
         now = self.clock.monotonic()
         told = self._failures.rest() if is_last else self._failures.due(now=now)
         lines += [shown for line in told for shown in self.layout.lines(line, at=self.clock.wall_seconds())]
@@ -144,7 +144,7 @@ class UpScreen:
             # A terminal echoes Ctrl-C as ^C; the first line after it is written over that.
             write_at_once(self.stream, ("\r" if self._is_stopping else "") + "".join(f"{line}\n" for line in lines))
 
-    def _of_batch(self, batch: OutputBatch) -> list[str]:
+    def _batch_lines(self, batch: OutputBatch) -> list[str]:
         at = self.clock.wall_seconds()
         skipped = dict(batch.skipped)
         lines = batch.lines
@@ -188,7 +188,7 @@ class UpScreen:
         amount = "some lines were" if count < 0 else counted(count, "line was", "lines were")
         return f"({amount} left out, as too many came at once; what is kept of them is in {self.where}/{worker}.log)"
 
-    def _of_event(self, entry: Mapping[str, object], at: float) -> list[str]:
+    def _event_lines(self, entry: Mapping[str, object], at: float) -> list[str]:
         if entry.get("event") == events.SUPERVISOR_STOPPING:
             self._is_stopping = True
         if is_death(entry) and self.reader.shows(str(entry.get("level"))):
@@ -202,7 +202,7 @@ class UpScreen:
             if known is not None and repeats({**entry, "at": at}, {**known.entry, "at": known.at}):
                 self._decided[entry.get("pool")] = _Decided(entry, at, known.repeats + 1)
                 return []
-            before = self._of_decided(known)
+            before = self._decision_lines(known)
             self._decided[entry.get("pool")] = _Decided(entry, at)
         lines = before + [shown for line in fleet_lines(entry, self.reader) for shown in self.layout.lines(line, at=at)]
         if entry.get("event") != events.WORK_COUNTED:
@@ -221,16 +221,16 @@ class UpScreen:
             and entry.get("why") == self._troubles.get(entry.get("pool"))
         )
 
-    def _of_repeats(self, *, is_last: bool) -> list[str]:
+    def _repeat_lines(self, *, is_last: bool) -> list[str]:
         """Return the lines of decisions that were repeated and are not any more."""
         now = self.clock.wall_seconds()
         over = [one for one in self._decided.values() if is_last or now - one.at > MOMENT_SECONDS]
-        lines = [line for one in over for line in self._of_decided(one)]
+        lines = [line for one in over for line in self._decision_lines(one)]
         for one in over:
             one.repeats = 0
         return lines
 
-    def _of_decided(self, decided: _Decided | None) -> list[str]:
+    def _decision_lines(self, decided: _Decided | None) -> list[str]:
         """Return the line of a decision that was repeated since it was shown, with how often."""
         if decided is None or not decided.repeats:
             return []
@@ -246,22 +246,22 @@ class UpScreen:
         known = max(held if isinstance(held, int) else 0, len(tasks))
         return _Death(entry, at - seconds_ago, tell_by, tasks, known)
 
-    def _of_deaths(self, *, is_last: bool) -> list[str]:
-        """Return the lines of deaths whose tasks were begun again, or that waited for long enough."""
+    def _death_lines(self, *, is_last: bool) -> list[str]:
+        """Return the lines of deaths whose tasks were restarted, or that waited for long enough."""
         lines: list[str] = []
         left: list[_Death] = []
         for index, death in enumerate(self._deaths):
             given_back = [task for task in death.tasks if task.fate in {"given back", "lease ended"}]
             is_over = is_last or self._is_stopping or index >= MAX_LOOKUPS or self.clock.monotonic() >= death.tell_by
-            begun_after: float | None = None
+            restarted_after: float | None = None
             if given_back and self.lookup is not None and not self._is_stopping and index < MAX_LOOKUPS:
-                begun_after = self.lookup.begun_after(
+                restarted_after = self.lookup.restarted_after(
                     given_back, worker=str(death.entry.get("worker")), died_at=death.died_at
                 )
-            if given_back and begun_after is None and not is_over:
+            if given_back and restarted_after is None and not is_over:
                 left.append(death)
                 continue
-            fate = fate_of(death.tasks, held=death.held, begun_after=begun_after, is_stopping=self._is_stopping)
+            fate = fate_of(death.tasks, held=death.held, restarted_after=restarted_after, is_stopping=self._is_stopping)
             at = self.clock.wall_seconds()
             lines += self.layout.lines(death_line(death.entry, fate), at=at)
         self._deaths = left

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from orchestrator.base import events
 from orchestrator.base.clock import SystemMonotonicClock
-from orchestrator.cli.up.begun_again import TaskLookup
 from orchestrator.cli.up.header import header
 from orchestrator.cli.up.output import MAX_LOOK_BYTES, JsonOutput, UpScreen, shown, with_pools
+from orchestrator.cli.up.restarted_tasks import TaskLookup
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.settings_file import Project, state_of
 from orchestrator.supervisor.output import FleetOutput, OutputFollower

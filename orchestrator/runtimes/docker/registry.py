@@ -312,7 +312,7 @@ class ContainerRegistry:
             )
             if container.was_missed and not container.was_requested:
                 container.is_stopped = True
-                ending = replace(ending, reason=ending.reason or "it ended while its engine was away")
+                ending = replace(ending, reason=ending.reason or "it ended while its engine was unavailable")
         container.is_stopped = container.is_stopped or (ending.is_removed and not container.was_requested)
         self._report(container, ending)
 

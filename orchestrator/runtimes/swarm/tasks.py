@@ -182,7 +182,7 @@ def _reason(task: SwarmTask) -> str:
     if task.state == "shutdown":
         return "by Swarm, as when its node is drained"
     if task.state == "orphaned":
-        return "its node was away for too long"
+        return "its node was unavailable for too long"
     if task.state in _UNPLACED:
         return "it was never placed on a node"
     return ""

@@ -64,13 +64,13 @@ def read_arrivals(
     """
     rows = _opened(lines, name)
     if ARRIVAL in rows.columns:
-        return _of_tasks(rows, rng, service)
+        return _task_rows(rows, rng, service)
     if slot_seconds is None:
         what = f"a file of counts needs the length of a slot: its columns are {', '.join(rows.columns)}"
         raise WorkloadError(what, where=name, fix="give it, as in --slot 60s")
     if service is None:
         raise WorkloadError("counts do not say how long a task takes", where=name, fix="give it, as in --service 3s")
-    return _of_counts(rows, rng, service, slot_seconds)
+    return _count_rows(rows, rng, service, slot_seconds)
 
 
 def _opened(lines: Iterable[str], name: str) -> _Rows:
@@ -86,7 +86,7 @@ def _opened(lines: Iterable[str], name: str) -> _Rows:
     return _Rows(name, columns, ((number, next(csv.reader([line]), [])) for number, line in kept))
 
 
-def _of_tasks(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workload:
+def _task_rows(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workload:
     has_service = SERVICE in rows.columns
     if not has_service and service is None:
         what = f"the file has no column {SERVICE}"
@@ -109,7 +109,7 @@ def _of_tasks(rows: _Rows, rng: Random, service: ServiceTimes | None) -> Workloa
     return workload_of(rows.name, tasks, tags=tags)
 
 
-def _of_counts(rows: _Rows, rng: Random, service: ServiceTimes, slot_seconds: float) -> Workload:
+def _count_rows(rows: _Rows, rng: Random, service: ServiceTimes, slot_seconds: float) -> Workload:
     ready_at: list[float] = []
     for slot, (line, row) in enumerate(rows.rows):
         count = rows.number(line, row, COUNT)

@@ -183,7 +183,7 @@ class FleetControl:
             self._pause(FENCE_POLL_SECONDS)
         return False
 
-    def take_again(self, node: str, queues: Sequence[str]) -> None:
+    def resume_consuming(self, node: str, queues: Sequence[str]) -> None:
         """Let a node take tasks again."""
         for queue in queues:
             self.query([node], "add_consumer", {"queue": queue})
@@ -199,12 +199,12 @@ class FleetControl:
             return "busy"
         if not self.stop_taking(node, queues):
             if busy == "keep":
-                self.take_again(node, queues)
+                self.resume_consuming(node, queues)
             return "busy"
         for _ in range(CONFIRMATIONS):
             if self.is_idle(node, wall_seconds=wall_seconds) is not True:
                 if busy == "keep":
-                    self.take_again(node, queues)
+                    self.resume_consuming(node, queues)
                     return "busy"
                 return "fenced"
             self._pause(FENCE_POLL_SECONDS)

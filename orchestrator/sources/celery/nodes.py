@@ -211,7 +211,7 @@ def _is_silent(node: CeleryNode, at: Monotonic) -> bool:
     return at - node.heard_at > ANSWER_SECONDS
 
 
-def without_gone(nodes: Mapping[str, CeleryNode], *, workers: frozenset[str], at: Monotonic) -> dict[str, CeleryNode]:
+def present_nodes(nodes: Mapping[str, CeleryNode], *, workers: frozenset[str], at: Monotonic) -> dict[str, CeleryNode]:
     """Return the nodes without those that are silent for long or said goodbye, unless a worker of ours has the name.
 
     A worker that ends still runs its last tasks, and says nothing more: its process is watched instead.

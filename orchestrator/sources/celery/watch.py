@@ -13,7 +13,7 @@ from orchestrator.base.samples import QueueSample
 from orchestrator.config.pools import PoolSpec
 from orchestrator.sources.celery.control import PING_SECONDS, EventListener, FleetControl
 from orchestrator.sources.celery.messages import NodeSignal, active_in, etas_in, queues_in, totals_in, uses_one_thread
-from orchestrator.sources.celery.nodes import CeleryNode, after_answer, after_signal, without_gone
+from orchestrator.sources.celery.nodes import CeleryNode, after_answer, after_signal, present_nodes
 from orchestrator.sources.celery.readers import DepthReader
 from orchestrator.sources.celery.sampling import PoolMeter, QueueDepth, sample_of
 from queue_core.log import get_logger
@@ -265,7 +265,7 @@ class BrokerWatch:
         with self._changed:
             self._failure, self._failures, self._probed_at = "", 0, at
             every = frozenset(worker for pool in pools.values() for worker in pool.workers)
-            self._nodes = without_gone(self._nodes, workers=every, at=at)
+            self._nodes = present_nodes(self._nodes, workers=every, at=at)
             for pool in pools.values():
                 of_pool = [self._nodes[name] for name in pool.nodes(self._nodes)]
                 own = [depths.get(queue, QueueDepth(0)) for queue in pool.spec.celery_queues]
@@ -364,14 +364,14 @@ class BrokerWatch:
                 self._queues_at = Monotonic(now + QUEUES_SECONDS)
                 answers = self.control.query(live, "active_queues")
                 self._answered("active_queues", answers)
-                self._take_again([name for name, answer in answers.items() if queues_in(answer) == ()])
+                self._resume_consuming([name for name, answer in answers.items() if queues_in(answer) == ()])
                 self._answered("stats", self.control.query(live, "stats"))
             if live and has_work:
                 self._query_tasks(live, nodes, now)
         except SourceUnavailableError as error:
             log.info(events.SOURCE_UNAVAILABLE, error=str(error))
 
-    def _take_again(self, nodes: Sequence[str]) -> None:
+    def _resume_consuming(self, nodes: Sequence[str]) -> None:
         """Let workers take tasks again that an earlier supervisor fenced and did not end."""
         with self._changed:
             left = {
@@ -381,7 +381,7 @@ class BrokerWatch:
                 if name in nodes and worker in pool.workers and worker not in self._fenced
             }
         for name, queues in left.items():
-            self.control.take_again(name, queues)
+            self.control.resume_consuming(name, queues)
 
     def _query_tasks(self, live: Sequence[str], nodes: Mapping[str, CeleryNode], now: Monotonic) -> None:
         silent = [name for name in live if not nodes[name].has_heartbeats]

@@ -143,7 +143,7 @@ class BridgeMover:
     def _move(self, taken: Sequence[BridgedMessage]) -> None:
         """Add the tasks of messages; once the store has them, acknowledge the messages."""
         done: list[BridgedMessage] = []
-        for name, group in _by_queue(taken, self._plan):
+        for name, group in _grouped_by_queue(taken, self._plan):
             tasks = [self._task(one) for one in group]
             whole = [(one, task) for one, task in zip(group, tasks, strict=True) if isinstance(task, NewTask)]
             for one, task in zip(group, tasks, strict=True):
@@ -175,7 +175,7 @@ class BridgeMover:
         if not whole:
             return []
         try:
-            answers = self._to_target(lambda: self._add(name, [task for _, task in whole]))
+            answers = self._call_target(lambda: self._add(name, [task for _, task in whole]))
         except InvalidRequestError as error:
             if len(whole) == 1:
                 self._keep(whole[0][0], str(error))
@@ -207,7 +207,7 @@ class BridgeMover:
             self._on_note(note)
         self._from_source(lambda: self._source.keep(one))
 
-    def _to_target(self, call: Callable[[], list[str]]) -> list[str] | None:
+    def _call_target(self, call: Callable[[], list[str]]) -> list[str] | None:
         """Call the target until it answers; None when the bridge is stopped before. Raises its refusals."""
         for pause in pauses():
             try:
@@ -260,7 +260,7 @@ def pauses() -> Iterator[float]:
         pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
 
 
-def _by_queue(taken: Sequence[BridgedMessage], plan: BridgePlan) -> Iterator[tuple[str, list[BridgedMessage]]]:
+def _grouped_by_queue(taken: Sequence[BridgedMessage], plan: BridgePlan) -> Iterator[tuple[str, list[BridgedMessage]]]:
     groups: dict[str, list[BridgedMessage]] = {}
     for one in taken:
         groups.setdefault(plan.stored(one.queue), []).append(one)

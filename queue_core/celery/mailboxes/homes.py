@@ -28,7 +28,7 @@ class Homes:
                 gone.append(key)
         return gone
 
-    def of_node(self, node: str) -> list[Key]:
+    def mailboxes_of(self, node: str) -> list[Key]:
         """Return the mailboxes of a process."""
         return [key for key, nodes in self._of.items() if node in nodes]
 

@@ -247,7 +247,7 @@ class Mailboxes:
         with self._lock:
             gone = sorted((self._homes.nodes() | self._peers) - {*nodes})
             for node in gone:
-                self._drop_homes(node, self._homes.of_node(node))
+                self._drop_homes(node, self._homes.mailboxes_of(node))
             self._peers.difference_update(gone)
             return gone
 
@@ -290,7 +290,7 @@ class Mailboxes:
                     self._route(key[0], [key[1]], _posted_again(letter, now), now, {})
         if announced.is_whole:
             kept = {key for key, _ in announced.boxes}
-            self._drop_homes(sender, [key for key in self._homes.of_node(sender) if key not in kept])
+            self._drop_homes(sender, [key for key in self._homes.mailboxes_of(sender) if key not in kept])
             self._peers.add(sender)
         if announced.wants_answer:
             self._outgoing.append((sender, self._announcement(wants_answer=False)))

@@ -23,7 +23,7 @@ ECHO_SECONDS = 1.0
 MAILBOXES_ALONE = "mailboxes.alone"
 """Other processes' mailboxes can't be reached from here: the store can't be listened to; the event says why."""
 MAILBOXES_UNREACHED = "mailboxes.unreached"
-"""News could not be sent; they are told again in the next round."""
+"""Announcements could not be sent; they are sent again in the next round."""
 NEWS_REFUSED = "mailboxes.news_refused"
 """A text on the bus that is not of ours."""
 

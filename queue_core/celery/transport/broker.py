@@ -14,9 +14,9 @@ from queue_core.celery.transport import celery_state
 from queue_core.celery.transport.address import BrokerAddress
 from queue_core.celery.transport.keeper import LeaseKeeper
 from queue_core.celery.transport.mailbox_access import MailboxAccess, ServedMailboxes
-from queue_core.celery.transport.near_tasks import NearTasks
 from queue_core.celery.transport.opened import OpenedBroker
 from queue_core.celery.transport.options import TransportOptions
+from queue_core.celery.transport.prefetched_etas import PrefetchedEtas
 from queue_core.celery.transport.publication import LeftPublications, Publication, PublishSessions, client_call
 from queue_core.celery.transport.seen_letters import SeenLetters
 from queue_core.client import HttpQueues
@@ -57,7 +57,7 @@ class KombuBroker:
         self.clock = clock or SystemClock()
         self._kept = celery_state.KeptTasks()
         self.keeper = LeaseKeeper(self.queues, running=self._awaited, clock=self.clock)
-        self.near = NearTasks()
+        self.prefetched_etas = PrefetchedEtas()
         """Those that this process has published."""
         self.warned_queues: set[str] = set()
         """Queues of which it was logged that some of their arguments have no effect."""
@@ -191,7 +191,7 @@ class KombuBroker:
             if self._served is not None:
                 self._served.queue_for(name, session).add(tasks)
             elif self._opened is not None:
-                self._opened.add(name, tasks, client_call(session, now=began_at))
+                self._opened.add(name, tasks, client_call(session, name, tasks, now=began_at))
         except OutcomeUnknownError:
             if session.sent_at is None:
                 session.sent_at = began_at

@@ -20,11 +20,11 @@ from queue_core.celery.transport import celery_state, events
 from queue_core.celery.transport.address import BrokerAddress
 from queue_core.celery.transport.broker import KombuBroker
 from queue_core.celery.transport.envelope import (
-    NEAR_SECONDS,
+    PREFETCH_SECONDS,
     KombuMessage,
     MessageExpiry,
+    eta_to_prefetch,
     message_of,
-    near_eta_of,
     posted_of,
     stamped,
     tag_of,
@@ -352,11 +352,11 @@ class TowlineChannel(virtual.Channel):
         broker, delays = self._transport.broker, self._transport.options.eta == "store"
         farthest = broker.max_eta_seconds(names)
         now = broker.clock.now()
-        near_seconds = NEAR_SECONDS if broker.near.has_place(now=now) else 0
-        task = task_of(message, now=now, delays=delays, max_eta_seconds=farthest, near_seconds=near_seconds)
-        near_eta = near_eta_of(message.get("headers") or {}, now=now)
-        if near_eta is not None and task.eta is None:
-            broker.near.add(near_eta)
+        prefetch_seconds = PREFETCH_SECONDS if broker.prefetched_etas.has_room(now=now) else 0
+        task = task_of(message, now=now, delays=delays, max_eta_seconds=farthest, prefetch_seconds=prefetch_seconds)
+        prefetch_eta = eta_to_prefetch(message.get("headers") or {}, now=now)
+        if prefetch_eta is not None and task.eta is None:
+            broker.prefetched_etas.add(prefetch_eta)
         return task
 
     def create_publish_batch(self, max_size: int) -> PublishBatch:
@@ -512,10 +512,10 @@ class TowlineChannel(virtual.Channel):
             self.end_lease(lease.token, None)
             return None
         is_counted = not self._no_ack.get(queue)
-        near_eta = None
+        prefetch_eta = None
         if is_counted and transport.options.eta == "store":
-            near_eta = near_eta_of(message.get("headers") or {}, now=lease.leased_at)
-        return Delivery(queue, lease.added_at, message, lease.leased_at, is_counted, near_eta)
+            prefetch_eta = eta_to_prefetch(message.get("headers") or {}, now=lease.leased_at)
+        return Delivery(queue, lease.added_at, message, lease.leased_at, is_counted, prefetch_eta)
 
     def takes(self, delivery: Delivery) -> bool:
         """Return whether a task that was leased is to be delivered."""
@@ -525,11 +525,11 @@ class TowlineChannel(virtual.Channel):
         if self.qos.credit() <= 0:
             return False
         now = self._transport.broker.clock.now()
-        if delivery.near_eta is None or delivery.near_eta <= now:
+        if delivery.prefetch_eta is None or delivery.prefetch_eta <= now:
             return True
-        if not self.qos.near.has_place(now=now):
+        if not self.qos.prefetched_etas.has_room(now=now):
             return False
-        self.qos.near.add(delivery.near_eta)
+        self.qos.prefetched_etas.add(delivery.prefetch_eta)
         return True
 
     def is_unacknowledged(self, tag: str) -> bool:
@@ -578,9 +578,9 @@ class TowlineChannel(virtual.Channel):
         letter = self.take_letter(delivery.tag)
         if letter is not None:
             self.put_back(letter)
-        elif delivery.near_eta is not None:
+        elif delivery.prefetch_eta is not None:
             now = self._transport.broker.clock.now()
-            self.end_lease(delivery.tag, unseen_until(delivery.near_eta, now=now))
+            self.end_lease(delivery.tag, unseen_until(delivery.prefetch_eta, now=now))
         else:
             self.end_lease(delivery.tag, UNSEEN)
 

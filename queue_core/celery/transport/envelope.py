@@ -20,7 +20,7 @@ KombuMessage: TypeAlias = dict[str, Any]
 
 _MARGIN_SECONDS: Final = 60.0
 """An eta is kept this far below the limit, as the store's clock is another."""
-NEAR_SECONDS: Final = 10.0
+PREFETCH_SECONDS: Final = 10.0
 """A task that is due so soon is given to a worker at once, which may be started for it, and which then shows it as
 scheduled; but not one that retries: those come in crowds."""
 _HAS_PRIORITY: Final = "priority" in NewTask.__dataclass_fields__
@@ -54,20 +54,22 @@ def task_of(
     now: Instant,
     delays: bool,
     max_eta_seconds: float = MAX_ETA_SECONDS,
-    near_seconds: float = NEAR_SECONDS,
+    prefetch_seconds: float = PREFETCH_SECONDS,
 ) -> NewTask:
     """Return the task that carries a message.
 
     Args:
         delays: one with an eta becomes leasable then, and not before.
         max_eta_seconds: how far ahead its queues let an eta be.
-        near_seconds: one that is due so soon becomes leasable at once.
+        prefetch_seconds: one that is due so soon becomes leasable at once.
     """
     payload = text_of(message).encode("utf-8", "surrogatepass")
     headers = message.get("headers") or {}
     name = headers.get("task")
     tag = name if isinstance(name, str) and 0 < len(name.encode("utf-8", "replace")) <= MAX_TAG_BYTES else None
-    eta = eta_of(headers, now=now, max_eta_seconds=max_eta_seconds, near_seconds=near_seconds) if delays else None
+    eta = (
+        eta_of(headers, now=now, max_eta_seconds=max_eta_seconds, prefetch_seconds=prefetch_seconds) if delays else None
+    )
     members: dict[str, Any] = {"payload": payload, "tag": tag, "eta": eta, "headers": _headers_of(headers.get("id"))}
     if _HAS_PRIORITY:
         members["priority"] = priority_of(message)
@@ -167,24 +169,24 @@ def eta_of(
     *,
     now: Instant,
     max_eta_seconds: float = MAX_ETA_SECONDS,
-    near_seconds: float = NEAR_SECONDS,
+    prefetch_seconds: float = PREFETCH_SECONDS,
 ) -> Instant | None:
     """Return the eta of a Celery task, if it is ahead; of a later one than its queues keep, the latest that they do.
 
-    The eta of a task that is due within `near_seconds` is its worker's to wait for, unless it retries: None.
+    The eta of a task that is due within `prefetch_seconds` is its worker's to wait for, unless it retries: None.
     """
     eta = _written_eta(headers)
     if eta is None:
         return None
     latest = Instant(now + round((max_eta_seconds - _MARGIN_SECONDS) * MICROSECONDS))
-    is_near = eta <= now + (0 if headers.get("retries") else near_seconds * MICROSECONDS)
+    is_near = eta <= now + (0 if headers.get("retries") else prefetch_seconds * MICROSECONDS)
     return None if is_near else min(eta, latest)
 
 
-def near_eta_of(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
-    """Return the eta of a Celery task that a worker has to wait for, but not longer than `NEAR_SECONDS`."""
+def eta_to_prefetch(headers: Mapping[str, object], *, now: Instant) -> Instant | None:
+    """Return the eta of a Celery task that a worker has to wait for, but not longer than `PREFETCH_SECONDS`."""
     eta = _written_eta(headers)
-    return eta if eta is not None and now < eta <= now + NEAR_SECONDS * MICROSECONDS else None
+    return eta if eta is not None and now < eta <= now + PREFETCH_SECONDS * MICROSECONDS else None
 
 
 def _written_eta(headers: Mapping[str, object]) -> Instant | None:

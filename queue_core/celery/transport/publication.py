@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from queue_core.http_api.caller import Session
 from queue_core.process import forking
-from queue_core.verbs import ClientCall
+from queue_core.task import NewTask
+from queue_core.verbs import ClientCall, meaning_of
 
 _MEMBER: Final = "towline_publication"
 """The property that a message has between two tries; it is never sent. kombu keeps the properties, not the message."""
@@ -104,7 +105,7 @@ class PublishSessions:
         except IndexError:
             session = Session(secrets.token_hex(8))
         session.number += 1
-        session.sent_at = None
+        session.sent_at = session.sent = None
         return session
 
     def end(self, session: Session) -> None:
@@ -112,13 +113,16 @@ class PublishSessions:
         self._free.append(session)
 
 
-def client_call(session: Session, *, now: float) -> ClientCall:
-    """Return the present call of a session, for a store that this process opened.
+def client_call(session: Session, queue: str, tasks: Sequence[NewTask], *, now: float) -> ClientCall:
+    """Return the present call of a session, an add of these tasks, for a store that this process opened.
+
+    Its fingerprint is that of the payloads: a repeat may have another eta, as time went on, and another trace.
 
     Args:
         now: monotonic seconds.
     """
+    meaning = meaning_of(queue, b"\0".join([task.payload for task in tasks]))
     if session.sent_at is None:
-        return ClientCall(session.name, session.number)
+        return ClientCall(session.name, session.number, meaning=meaning)
     age_seconds = max(1, math.ceil(now - session.sent_at))
-    return ClientCall(session.name, session.number, is_repeat=True, age_seconds=age_seconds)
+    return ClientCall(session.name, session.number, is_repeat=True, age_seconds=age_seconds, meaning=meaning)

@@ -10,7 +10,7 @@ from kombu.transport import virtual
 from queue_core.celery.mailboxes.mailbox import Popped
 from queue_core.celery.transport import celery_state
 from queue_core.celery.transport.keeper import CUT_SHORT, Ending, GivenBack
-from queue_core.celery.transport.near_tasks import NearTasks
+from queue_core.celery.transport.prefetched_etas import PrefetchedEtas
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreUnavailableError
 
@@ -62,7 +62,7 @@ class LeaseQoS(virtual.QoS):
 
     def __init__(self, channel: AcknowledgedChannel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
-        self.near = NearTasks()
+        self.prefetched_etas = PrefetchedEtas()
 
     def credit(self) -> int:
         """Return how many messages the channel takes at present."""

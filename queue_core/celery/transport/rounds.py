@@ -27,7 +27,7 @@ class Delivery:
         at: when it was published.
         leased_at: when its task was leased; 0: it comes from a mailbox.
         is_counted: it is a task, and takes room until it is acknowledged.
-        near_eta: of a task that is given to a worker a little before it is due.
+        prefetch_eta: of a task that is given to a worker a little before it is due.
     """
 
     queue: str
@@ -35,7 +35,7 @@ class Delivery:
     message: KombuMessage
     leased_at: int = 0
     is_counted: bool = False
-    near_eta: Instant | None = None
+    prefetch_eta: Instant | None = None
 
     @property
     def tag(self) -> str:

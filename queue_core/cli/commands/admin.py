@@ -91,7 +91,7 @@ def print_tasks(tasks: Sequence[StoredTask], *, empty: str) -> None:
             task.id,
             task.shown_name,
             SHOWN_STATES[task.state],
-            _when(task, now),
+            _time_text(task, now),
             task.tag,
             task.leases,
             _worker_or_reason(task),
@@ -119,7 +119,7 @@ def print_tasks(tasks: Sequence[StoredTask], *, empty: str) -> None:
 )
 @click.argument("queue")
 @click.option("--dead", is_flag=True, help="Delete the dead tasks, and only those.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @tag_options
 @target_options
 def purge(
@@ -199,7 +199,7 @@ def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  #
     return exits.OK
 
 
-def _when(task: StoredTask, now: Instant) -> str:
+def _time_text(task: StoredTask, now: Instant) -> str:
     """Return since when a task is ready or dead, when a delayed one will be, or how long a lease still holds."""
     if task.state is TaskState.LEASED:
         return f"for {shown_seconds(max(0.0, seconds_between(now, task.eta)))} more"

@@ -40,7 +40,7 @@ def backup(
     as_json: bool,  # noqa: FBT001
     **where: Unpack[TargetOptions],
 ) -> int:
-    """Copy an SQLite store to FILE while servers and workers go on, and check the copy.
+    """Copy an SQLite store to FILE while servers and workers run, and check the copy.
 
     The copy is a snapshot: queues, tasks, leases, names, statistics. FILE is a complete store: name it in `store:` to
     use it. Only its owner can read it.

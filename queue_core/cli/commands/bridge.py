@@ -81,7 +81,7 @@ def bridge(
     Each message is added here, and only then acknowledged there: nothing is lost if the bridge is killed, and nothing
     arrives twice, as a task is named after its message. Priority, eta, expiry and tag are kept. Start it again
     after a kill: on Redis it first moves what it had taken (list QUEUE.towline-bridge). When one side
-    is away, it says so and tries again. SIGTERM and Ctrl-C end it after the batch in hand.
+    is unavailable, it says so and retries. SIGTERM and Ctrl-C end it after the batch in hand.
 
     A message that can't be moved, as it is too large, stays where it is and is named. Messages that workers of the old
     broker have taken are theirs: stop those workers warmly, and they come back and are moved.

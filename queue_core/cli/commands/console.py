@@ -22,7 +22,7 @@ from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.server.base.options import options_of
 
 if TYPE_CHECKING:
-    from queue_core.cli.console_alone import ApiSource
+    from queue_core.cli.standalone_console import ApiSource
 
 DEFAULT_LISTEN: Final = "127.0.0.1:7880"
 
@@ -53,8 +53,8 @@ def console(
     logs you in once, within 5 minutes. It only shows, unless you add --writes. `server.auth` of the settings file
     counts here too: a person whom the proxy names gets the token of server.tokens that has their role.
     """
-    from queue_core.cli.console_alone import Announced, ConsoleAlone
     from queue_core.cli.settings_file import load_queue_file
+    from queue_core.cli.standalone_console import Announced, StandaloneConsole
     from queue_core.config.listen import checked_listen
     from queue_core.console.call import PayloadRules
     from queue_core.server.console.proxy import role_login
@@ -87,7 +87,7 @@ def console(
 
     with _source(target.url, target.origin, is_server=target.is_server) as source:
         try:
-            alone = ConsoleAlone(source, options, writes=writes, token=target.token, payloads=rules, proxy=proxy)
+            alone = StandaloneConsole(source, options, writes=writes, token=target.token, payloads=rules, proxy=proxy)
         except ListenError as error:
             raise listen_failure(error, options) from None
         try:
@@ -99,7 +99,7 @@ def console(
 
 @contextmanager
 def _source(url: str, origin: str, *, is_server: bool) -> Iterator["ApiSource"]:
-    from queue_core.cli.console_alone import OfServer, OfStore
+    from queue_core.cli.standalone_console import OfServer, OfStore
 
     if is_server:
         try:

@@ -42,9 +42,9 @@ def export(
 ) -> int:
     """Write all tasks of a store to FILE, one JSON object per line. - is stdout; a name ending in .gz is compressed.
 
-    It is a copy: servers and workers go on, and the tasks still run where they are; to run them elsewhere instead, use
+    It is a copy: servers and workers continue, and the tasks still run where they are; to run them elsewhere, use
     `towline migrate`. Each task is written as it is when it is read, with its name, tag, eta, lease and payload; the
-    held names of deleted tasks are written too. Queues that were moved away are left out unless they are named.
+    held names of deleted tasks are written too. Queues that were moved are left out unless they are named.
     """
     if path == STDOUT and (resume or as_json):
         raise click.UsageError("the export goes to stdout: --resume and --json need a file")

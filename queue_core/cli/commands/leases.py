@@ -21,6 +21,7 @@ from queue_core.cli.output import (
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.clock import seconds_between
 from queue_core.limits import MAX_TASKS_PER_LEASE, MAX_TOKENS_PER_CALL, MAX_WAIT_SECONDS
+from queue_core.rare_fields import rare_json
 from queue_core.task import Lease
 
 DEFAULT_WORKER: Final = "cli"
@@ -201,7 +202,7 @@ def lease_record(one: Lease) -> dict[str, object]:
         "leased_at": one.leased_at,
         "expires_at": one.expires_at,
         "waited_seconds": one.waited_seconds,
-        **({"headers": dict(one.headers)} if one.headers else {}),
+        **rare_json(one),
         **payload_fields(one.payload),
     }
 

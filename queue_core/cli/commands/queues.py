@@ -76,7 +76,7 @@ def queues(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions]) ->
         *(
             "QUEUE",
             ">READY",
-            *_held_head(held),
+            *_held_header(held),
             ">DELAYED",
             ">IN-FLIGHT",
             ">DEAD",
@@ -182,7 +182,7 @@ def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     held = any(one.stats.held for one in found)
     rows = [(one.tag or "(untagged)", *_counts(one.stats, held=held)) for one in found]
     heads = columns(
-        *("TAG", ">READY", *_held_head(held), ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED"),
+        *("TAG", ">READY", *_held_header(held), ">DELAYED", ">IN-FLIGHT", ">DEAD", ">ADDED", ">DELETED"),
         least=("DELETED", "ADDED", "DELAYED"),
         keeps=("READY",),
     )
@@ -190,7 +190,7 @@ def _print_tags(queue: str, found: list[TagStats], *, as_json: bool) -> int:
     return exits.OK
 
 
-def _held_head(held: bool) -> tuple[str, ...]:  # noqa: FBT001
+def _held_header(held: bool) -> tuple[str, ...]:  # noqa: FBT001
     """Return the head of the column of held tasks, which tables have where there are any."""
     return (">HELD",) if held else ()
 

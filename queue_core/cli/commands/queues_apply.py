@@ -70,7 +70,7 @@ def _read(data: bytes, path: Path) -> QueueFileEntries:
 @click.argument("queue_file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--dry-run", "dry", flag_value="dry", help="Only show what would change.")
 @click.option(
-    "--yes", "consent", flag_value="given", help="Do not ask for confirmation; needed where stdin is not a terminal."
+    "--yes", "consent", flag_value="given", help="Skip the confirmation; needed where stdin is not a terminal."
 )
 @target_options
 def apply(

@@ -61,7 +61,7 @@ def schedules(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions])
     rows = [
         (
             one.name,
-            _when(one),
+            _tick_text(one),
             one.queue,
             _next(one, now),
             _clock(one.last_tick, now),
@@ -162,7 +162,7 @@ def _json(value: object) -> dict[str, object]:
     }
 
 
-def _when(one: "ScheduleStatus") -> str:
+def _tick_text(one: "ScheduleStatus") -> str:
     if one.cron is None:
         return f"every {shown_setting(one.every_seconds or 0.0)}"
     return one.cron if one.timezone == "UTC" else f"{one.cron} {one.timezone}"

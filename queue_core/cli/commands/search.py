@@ -53,7 +53,7 @@ PAYLOAD_BYTES: Final = 1024
 @click.option("--error", default="", help="The error of its last attempt, such as ValueError; or expired, timed_out.")
 @click.option("--contains", default="", help="A text in the first 64 KiB of the payload.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
-@click.option("--after", default=0, type=ANY_ID, help="Go on behind this id.")
+@click.option("--after", default=0, type=ANY_ID, help="Continue behind this id.")
 @click.option("--redrive", is_flag=True, help="Make all dead tasks that match ready again.")
 @click.option("--release", is_flag=True, help="Give back the leases of all that match, uncounted.")
 @click.option("--delete", is_flag=True, help="Delete all that match.")

@@ -29,14 +29,14 @@ TIMEOUT_SECONDS: Final = 3600.0
 def vacuum(as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001  click's flag
     """Shrink the file of an SQLite store: return the room of deleted tasks to the file system.
 
-    New tasks fill that room by themselves, so this is only needed when something else needs the disk; `towline doctor`
+    New tasks reuse that space, so this is only needed when something else needs the disk; `towline doctor`
     reports how much it is. All changes wait meanwhile: about a second for 100 MiB of tasks that are left. The file
     system needs room for these once more.
 
-    If a server is running, it does the work. PostgreSQL and Redis do it by themselves.
+    If a server is running, it does the work. PostgreSQL and Redis do it automatically.
     """
     target = find_target(**where)
-    before, after = _by_server(target) if target.is_server else _directly(target)
+    before, after = _vacuum_by_server(target) if target.is_server else _directly(target)
     if as_json:
         print_json({"size_bytes_before": before, "size_bytes": after})
     else:
@@ -54,7 +54,7 @@ def _directly(target: Target) -> tuple[int, int]:
         return store.vacuum()
 
 
-def _by_server(target: Target) -> tuple[int, int]:
+def _vacuum_by_server(target: Target) -> tuple[int, int]:
     caller = HttpCaller(target.url, token=target.token, retries=Retries(), timeout_seconds=TIMEOUT_SECONDS)
     try:
         made = caller.call("POST", "/v1/vacuum", {}, repeat="once")

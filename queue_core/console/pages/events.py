@@ -5,7 +5,9 @@ from typing import Final, cast
 
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import ConsolePage
+from queue_core.console.task_names import tasks_meant
 from queue_core.http_api.values import Json
+from queue_core.task import CELERY_ID_FORM
 
 EVENTS_SHOWN: Final = 200
 EVENTS_READ: Final = 1_000
@@ -17,9 +19,20 @@ async def events(call: PageCall) -> Mapping[str, object]:
     """Return the recent events that fit the filter."""
     wanted = {name: call.one(name) for name in _FIELDS if call.one(name)}
     every = await _recent(call)
-    fitting = [one for one in every if all(str(one.get(name, "")) == text for name, text in wanted.items())]
-    kinds = sorted({str(one["event"]) for one in every})
-    return {"events": fitting[-EVENTS_SHOWN:][::-1], "kinds": kinds, "wanted": wanted, "read": len(every)}
+    shown: dict[str, object] = {"kinds": sorted({str(one["event"]) for one in every}), "wanted": wanted}
+    fitting = _fitting(every, wanted)
+    task = wanted.get("task", "")
+    if not fitting and CELERY_ID_FORM.fullmatch(task) and not any(one.get("task") == task for one in every):
+        known = sorted({str(one["queue"]) for one in every if "queue" in one})
+        meant = await tasks_meant(call, [wanted["queue"]] if "queue" in wanted else known, task)
+        others = {name: text for name, text in wanted.items() if name != "task"}
+        fitting = [one for one in _fitting(every, others) if (one.get("queue"), one.get("task")) in meant]
+        shown["page"] = FOUND_PAGE
+    return {**shown, "events": fitting[-EVENTS_SHOWN:][::-1], "read": len(every)}
+
+
+def _fitting(every: Sequence[Json], wanted: Mapping[str, str]) -> list[Json]:
+    return [one for one in every if all(str(one.get(name, "")) == text for name, text in wanted.items())]
 
 
 async def _recent(call: PageCall) -> Sequence[Json]:
@@ -34,4 +47,6 @@ async def _recent(call: PageCall) -> Sequence[Json]:
     return every
 
 
+FOUND_PAGE: Final = ConsolePage("/events", "Events", "events", "events.html", events, is_live=False)
+"""Tasks of an id of Celery's are looked up in the queues, once."""
 PAGES: Final = (ConsolePage("/events", "Events", "events", "events.html", events),)

@@ -7,8 +7,8 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted, refused
 from queue_core.console.call import MAX_DIGITS, PageCall
+from queue_core.console.command_examples import curl, towline
 from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.console.same_as import curl, towline
 from queue_core.http_api.folded_decisions import folded
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
@@ -100,13 +100,13 @@ def _seconds(at: object) -> float:
 async def scale(call: PageCall, form: Mapping[str, str]) -> str:
     """Give the pool a size for a while."""
     asked, minutes = form.get("workers", "").strip(), form.get("minutes", "").strip() or "60"
-    body: Json = {"workers": _whole("workers", asked) if asked else None}
+    body: Json = {"workers": _integer("workers", asked) if asked else None}
     if asked:
-        body["seconds"] = _whole("minutes", minutes) * 60
+        body["seconds"] = _integer("minutes", minutes) * 60
     return await _order(call, "scale", body)
 
 
-def _whole(name: str, text: str) -> int:
+def _integer(name: str, text: str) -> int:
     """Return a field's whole number. Raises `ApiProblemError`."""
     if not (text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS):
         raise refused(f"{name} must be a whole number: {text[:40]!r}")
@@ -138,7 +138,7 @@ async def _order(call: PageCall, order: str, body: Json) -> str:
     name = call.path["pool"]
     done = await call.post(f"/v1/pools/{quoted(name)}/{order}", body)
     sentences = "; ".join(str(one) for one in cast("list[object]", done["sentences"]))
-    return f"Pool {name}: {sentences or 'it has the size that its settings and work ask for'}."
+    return f"Pool {name}: {sentences or 'it has the size that its settings and work require'}."
 
 
 _OF_POOL: Final = "/pools/{pool}"

@@ -6,6 +6,7 @@ from typing import Final, cast
 
 from queue_core.console.api import quoted, refused
 from queue_core.console.call import PageCall, whole_task
+from queue_core.console.command_examples import filter_examples
 from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.matching import (
     CHANGES,
@@ -21,8 +22,8 @@ from queue_core.console.matching import (
 )
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import trends_of_queues
-from queue_core.console.rates import QueueLook, kept, look_of, rates
-from queue_core.console.same_as import of_filter
+from queue_core.console.rates import QueueTotals, kept, rates, totals_of
+from queue_core.console.task_names import tasks_meant
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
 
@@ -43,13 +44,19 @@ async def all_queues(call: PageCall) -> Mapping[str, object]:
     found, counts, trends = await asyncio.gather(call.get("/v1/queues"), call.get("/v1/stats"), trends_of_queues(call))
     specs = cast("list[Json]", found["queues"])
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
-    wanted = call.one("q").strip().lower()
+    text = call.one("q").strip()
+    wanted = text.lower()
     rows = [(spec, stats[str(spec["name"])]) for spec in specs if str(spec["name"]) in stats]
     found_rows = [row for row in rows if wanted in str(row[0]["name"]).lower()]
+    if text and not found_rows:
+        meant = await tasks_meant(call, [str(spec["name"]) for spec, _ in rows], text)
+        nothing: dict[str, object] = {"rows": (), "total": len(rows), "next": 0, "as_of": counts["as_of"]}
+        return {**nothing, "trends": trends, "found_tasks": meant, "page": FOUND_PAGE}
     begin = _place(call.one("from"))
     shown = found_rows[begin : begin + QUEUES_ON_A_PAGE]
     more = begin + QUEUES_ON_A_PAGE if len(found_rows) > begin + QUEUES_ON_A_PAGE else 0
-    return {"rows": shown, "total": len(rows), "next": more, "as_of": counts["as_of"], "trends": trends}
+    shown_rows: dict[str, object] = {"rows": shown, "total": len(rows), "next": more, "as_of": counts["as_of"]}
+    return {**shown_rows, "trends": trends, "found_tasks": ()}
 
 
 def _place(text: str) -> int:
@@ -59,8 +66,8 @@ def _place(text: str) -> int:
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    look, key = look_of(stats), ("looks", call.rights, queue)
-    looks = cast("tuple[QueueLook, ...]", call.memory.get(key) or ())
+    look, key = totals_of(stats), ("looks", call.rights, queue)
+    looks = cast("tuple[QueueTotals, ...]", call.memory.get(key) or ())
     call.memory.put(key, kept(looks, look))
     return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
 
@@ -86,7 +93,7 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
         return {**shown, "problem": str(error)}
     if problem := _hidden_criterion(call, wanted):
         return {**shown, "problem": problem}
-    shown["same"] = of_filter(call.path["queue"], wanted, body)
+    shown["same"] = filter_examples(call.path["queue"], wanted, body)
     if not is_search(wanted):
         found = await call.post(_path(call.path["queue"], "/peek"), {**body, "limit": TASKS_ON_A_PAGE, "after": after})
         next_query = query_of(wanted, after=found["next_after"]) if found["next_after"] else ""
@@ -274,6 +281,8 @@ def _redriven(count: int, total: int, error: str, queue: str) -> str:
 
 
 _OF_QUEUE: Final = "/queues/{queue}"
+FOUND_PAGE: Final = ConsolePage("/queues", "Tasks found", "queues", "queues.html", all_queues, is_live=False)
+"""A search for a task asks every queue, once."""
 SEARCH_PAGE: Final = ConsolePage(_OF_QUEUE, "Tasks found", "queues", "queue_tasks.html", tasks, is_live=False)
 """A search is not repeated every second."""
 PAGES: Final = (

@@ -33,7 +33,7 @@ async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
 async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add ticks again."""
     await _call_verb(call, "resume")
-    return f"Schedule {call.path['schedule']} goes on."
+    return f"Schedule {call.path['schedule']} resumed."
 
 
 _OF_SCHEDULE: Final = "/schedules/{schedule:path}"

@@ -7,11 +7,12 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
+from queue_core.console.command_examples import task_examples
 from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
 from queue_core.console.pages.page import Act, ConsolePage, Give
 from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
-from queue_core.console.same_as import of_task
 from queue_core.console.served_tags import unserved_sentence
+from queue_core.console.task_names import named_by_celery
 from queue_core.console.timeline import timeline
 from queue_core.http_api.values import Json
 from queue_core.limits import MAX_PAYLOAD_BYTES
@@ -54,7 +55,7 @@ async def task(call: PageCall) -> Mapping[str, object]:
         "steps": steps,
         "payload": shown,
         "ended": leases,
-        "same": of_task(queue, name, state),
+        "same": task_examples(queue, name, state),
         "unserved": await unserved_sentence(call, queue, tag) if state in _WAITING else "",
     }
 
@@ -71,11 +72,8 @@ async def _found(call: PageCall, queue: str, name: str) -> tuple[list[Json], lis
 
 async def _named_by_celery(call: PageCall, queue: str, celery_id: str, leases: list[Json]) -> str:
     """Return the name of the task with this id of Celery's, the one that is to be done where there are several."""
-    if call.keeps_payloads:  # who may not read payloads may not search them
-        body: Json = {"contains": f'"id":"{celery_id}"', "limit": 1}
-        found = await call.post(f"/v1/queues/{quoted(queue)}/search", body)
-        if tasks := cast("list[Json]", found["tasks"]):
-            return str(tasks[0]["name"])
+    if names := await named_by_celery(call, queue, celery_id):
+        return names[0]
     return str(leases[0]["name"]) if leases else ""
 
 

@@ -6,10 +6,10 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
+from queue_core.console.command_examples import curl, towline
 from queue_core.console.pages.fleet import present_workers
 from queue_core.console.pages.hosts import console_of
 from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.console.same_as import curl, towline
 from queue_core.http_api.values import Json
 from queue_core.process.wording import counted, shown_seconds
 
@@ -71,11 +71,11 @@ async def worker(call: PageCall) -> Mapping[str, object]:
         "log": await log,
         "queue": queue,
         "is_ours": not str(running.get("ref")).startswith(_EXTERNAL),
-        "holds": what_it_holds(running),
+        "holds": leases_text(running),
     }
 
 
-def what_it_holds(worker: Json) -> str:
+def leases_text(worker: Json) -> str:
     """Return which tasks a worker holds, and for how long, as a sentence."""
     count, tasks = cast("int", worker.get("holding") or 0), cast("list[Json]", worker.get("tasks") or [])
     if not count:

@@ -246,7 +246,7 @@ class _Reader:
                     raise CodecError(f"{message.name}: more than {MAX_DEPTH} messages inside each other")
             elif wire == END:
                 if not groups or groups.pop() != number:
-                    raise CodecError(f"{message.name}: end of a group that was not begun, at byte {self.at}")
+                    raise CodecError(f"{message.name}: end of a group that was not started, at byte {self.at}")
             else:
                 self._pass_over(message, wire, end)
             if not groups:

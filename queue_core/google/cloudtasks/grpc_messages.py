@@ -124,11 +124,14 @@ def check_size(message: bytes, payload_path: Sequence[int]) -> None:
     Args:
         payload_path: the numbers of the fields that lead to the payload; none for a message that has no payload.
     """
-    if len(message) > MAX_BESIDE_BYTES and _beside(message, 0, len(message), payload_path) > MAX_BESIDE_BYTES:
+    if (
+        len(message) > MAX_BESIDE_BYTES
+        and _count_other_bytes(message, 0, len(message), payload_path) > MAX_BESIDE_BYTES
+    ):
         raise invalid(f"a message may have {MAX_BESIDE_BYTES} bytes besides its payload")
 
 
-def _beside(message: bytes, at: int, end: int, path: Sequence[int]) -> int:
+def _count_other_bytes(message: bytes, at: int, end: int, path: Sequence[int]) -> int:
     """Count the bytes of a part that are not in the field at `path`, up to some more than the bound."""
     found = 0
     while at < end and found <= MAX_BESIDE_BYTES:
@@ -140,7 +143,7 @@ def _beside(message: bytes, at: int, end: int, path: Sequence[int]) -> int:
             stop = min(at + length, end)
             if path and number == path[0]:
                 found += at - begin
-                found += _beside(message, at, stop, path[1:]) if len(path) > 1 else 0
+                found += _count_other_bytes(message, at, stop, path[1:]) if len(path) > 1 else 0
                 at = stop
                 continue
             at = stop

@@ -153,7 +153,7 @@ def _one(field: MessageField, value: object, place: str) -> object:  # noqa: C90
         case "opaque":
             return {}
         case "int32" | "int64":
-            return _whole(value, place, bits=_BITS[field.kind])
+            return _integer(value, place, bits=_BITS[field.kind])
         case "enum":
             return _enum(field.of, value, place)
         case "bool":
@@ -181,7 +181,7 @@ def mask_path(path: str) -> str:
     return ".".join(snake(part) for part in path.strip().split("."))
 
 
-def _whole(value: object, place: str, *, bits: int) -> int:
+def _integer(value: object, place: str, *, bits: int) -> int:
     number: int | None = None
     if (isinstance(value, str) and _WHOLE.fullmatch(value)) or (isinstance(value, float) and value.is_integer()):
         number = int(value)

@@ -43,7 +43,7 @@ _OPAQUES = MessageField("opaque", is_repeated=True)
 _NAMED: Fields = {"name": _TEXT}
 
 
-def _of(message: str) -> MessageField:
+def _one(message: str) -> MessageField:
     return MessageField("message", message)
 
 
@@ -65,8 +65,8 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
         "TaskStatus": {
             "attemptDispatchCount": _INT32,
             "attemptResponseCount": _INT32,
-            "firstAttemptStatus": _of("AttemptStatus"),
-            "lastAttemptStatus": _of("AttemptStatus"),
+            "firstAttemptStatus": _one("AttemptStatus"),
+            "lastAttemptStatus": _one("AttemptStatus"),
         },
         "RetryConfig": {
             "maxAttempts": _INT32,
@@ -79,13 +79,13 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
         "Task": {
             "name": _TEXT,
             "appEngineHttpRequest": _OPAQUE,
-            "pullMessage": _of("PullMessage"),
+            "pullMessage": _one("PullMessage"),
             "httpRequest": _OPAQUE,
             "scheduleTime": _TIMESTAMP,
             "createTime": _TIMESTAMP,
-            "status": _of("TaskStatus"),
+            "status": _one("TaskStatus"),
             "view": _VIEW,
-            "retryConfig": _of("RetryConfig"),
+            "retryConfig": _one("RetryConfig"),
         },
         "RateLimits": {"maxTasksDispatchedPerSecond": _DOUBLE, "maxBurstSize": _INT32, "maxConcurrentTasks": _INT32},
         "QueueStats": {
@@ -98,18 +98,18 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
         "Queue": {
             "name": _TEXT,
             "appEngineHttpTarget": _OPAQUE,
-            "pullTarget": _of("PullTarget"),
+            "pullTarget": _one("PullTarget"),
             "httpTarget": _OPAQUE,
-            "rateLimits": _of("RateLimits"),
-            "retryConfig": _of("RetryConfig"),
+            "rateLimits": _one("RateLimits"),
+            "retryConfig": _one("RetryConfig"),
             "state": MessageField("enum", STATE),
             "purgeTime": _TIMESTAMP,
             "taskTtl": _DURATION,
             "tombstoneTtl": _DURATION,
-            "stats": _of("QueueStats"),
+            "stats": _one("QueueStats"),
         },
         # -- requests and responses
-        "CreateTaskRequest": {"parent": _TEXT, "task": _of("Task"), "responseView": _VIEW},
+        "CreateTaskRequest": {"parent": _TEXT, "task": _one("Task"), "responseView": _VIEW},
         "LeaseTasksRequest": {
             "parent": _TEXT,
             "maxTasks": _INT32,
@@ -143,13 +143,13 @@ MESSAGES: Mapping[str, Fields] = MappingProxyType(
             "readMask": _MASK,
         },
         "ListQueuesResponse": {"queues": _some("Queue"), "nextPageToken": _TEXT},
-        "CreateQueueRequest": {"parent": _TEXT, "queue": _of("Queue")},
-        "UpdateQueueRequest": {"name": _TEXT, "queue": _of("Queue"), "updateMask": _MASK},
+        "CreateQueueRequest": {"parent": _TEXT, "queue": _one("Queue")},
+        "UpdateQueueRequest": {"name": _TEXT, "queue": _one("Queue"), "updateMask": _MASK},
         "DeleteQueueRequest": _NAMED,
         "PauseQueueRequest": _NAMED,
         "ResumeQueueRequest": _NAMED,
         "PurgeQueueRequest": _NAMED,
-        "UploadQueueYamlRequest": {"appId": _TEXT, "httpBody": _of("HttpBody")},
+        "UploadQueueYamlRequest": {"appId": _TEXT, "httpBody": _one("HttpBody")},
         "HttpBody": {"contentType": _TEXT, "data": _BYTES, "extensions": _OPAQUES},
         # -- policies and locations
         "Binding": {"role": _TEXT, "members": _TEXTS, "condition": _OPAQUE},

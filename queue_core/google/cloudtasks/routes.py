@@ -62,7 +62,7 @@ async def _call_method(api: CloudTasks, request: Request) -> Response:
     _check_json(request)
     limit = MAX_PLAIN_BODY_BYTES
     if bound.rule.method in rest.WITH_PAYLOAD:
-        limit = core.body_limit.of_one_task(body_length(request.headers.raw))
+        limit = core.body_limit.single_task_limit(body_length(request.headers.raw))
     body = await _body(request, limit=limit)
     if len(body) <= SHORT_BODY_BYTES:
         given = rest.request_of(bound, query, body)

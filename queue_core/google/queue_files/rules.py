@@ -68,7 +68,7 @@ def rate_of(text: Text) -> float:
     return float(match[1]) / _SECONDS_PER[match[2]] if match[1] else 0.0
 
 
-def whole_of(text: Text) -> int:
+def integer_value(text: Text) -> int:
     """Return a whole number. 5.0 is valid; unquoted 010 is not, as it is 8 in YAML 1.1 and 10 in 1.2."""
     value = text.value.strip()
     if text.style == "plain" and _OCTAL.fullmatch(value) and value.strip("+-0_"):
@@ -185,18 +185,18 @@ _QUEUE: Final[_Readers] = {
     "name": name_of,
     "mode": mode_of,
     "rate": rate_of,
-    "bucket_size": whole_of,
-    "max_concurrent_requests": whole_of,
+    "bucket_size": integer_value,
+    "max_concurrent_requests": integer_value,
     "target": target_of,
     "retry_parameters": None,
     "acl": None,
 }
 _RETRY: Final[_Readers] = {
-    "task_retry_limit": whole_of,
+    "task_retry_limit": integer_value,
     "task_age_limit": age_of,
     "min_backoff_seconds": number_of,
     "max_backoff_seconds": number_of,
-    "max_doublings": whole_of,
+    "max_doublings": integer_value,
 }
 _ACL: Final[_Readers] = {"user_email": email_of, "writer_email": email_of}
 

@@ -216,7 +216,7 @@ def _view(
     async def view(request: HttpRequest) -> Response:
         try:
             core.authorizer.caller(request.headers.raw)  # before any of the body is read
-            limit = core.body_limit.of_one_task(body_length(request.headers.raw)) if most is None else most
+            limit = core.body_limit.single_task_limit(body_length(request.headers.raw)) if most is None else most
             body = await read_body(request.headers.raw, request.receive, limit=limit, too_large=_too_large)
             query: bytes = request.scope["query_string"]
             response = await run(

@@ -68,6 +68,8 @@ class Principal:
     role: Role
     email: str | None = None
     queues: tuple[str, ...] | None = None
+    mark: bytes = field(default=b"", repr=False, compare=False)
+    """Tells callers apart whose role, email and queues are equal: the digest of the token, the same on each server."""
     is_admin: bool = field(init=False, repr=False, compare=False)
     """Whether its role is an administrator's. Kept, as each call asks and a flag is slow to test."""
 
@@ -128,7 +130,8 @@ class Authorizer:
         known = dict(self.in_force)
         renewed = []
         for token in tokens:
-            digest, caller = sha256(token.secret.encode()).digest(), Principal(token.role, token.email, token.queues)
+            digest = sha256(token.secret.encode()).digest()
+            caller = Principal(token.role, token.email, token.queues, digest)
             before = known.get(digest)
             renewed.append((digest, before if before == caller and before is not None else caller))
         self.tokens, self.in_force = tuple(tokens), tuple(renewed)

@@ -154,7 +154,7 @@ class ThreadedCommitter:
         while self._queued and (idle := self._threads.idle):
             commit = _Commit(self._take(idle), self._clock.monotonic())
             self._commits[commit] = None
-            self._threads.submit(lambda commit=commit: self._commit(commit.entries), self._when_committed(commit))  # type: ignore[misc]
+            self._threads.submit(lambda commit=commit: self._commit(commit.entries), self._on_commit(commit))  # type: ignore[misc]
 
     def _take(self, idle: int) -> Sequence[_Entry]:
         count = min(len(self._queued), MAX_OPERATIONS_PER_COMMIT)
@@ -177,7 +177,7 @@ class ThreadedCommitter:
             return [_Outcome(entries, error)]
         return [_Outcome(entries, failure or batch)]
 
-    def _when_committed(self, commit: _Commit) -> Callable[[list[_Outcome] | Exception], None]:
+    def _on_commit(self, commit: _Commit) -> Callable[[list[_Outcome] | Exception], None]:
         def committed(result: list[_Outcome] | Exception) -> None:
             del self._commits[commit]
             self._pending_bytes -= sum(entry.size_bytes for entry in commit.entries)

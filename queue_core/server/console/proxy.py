@@ -1,6 +1,7 @@
 """People whom a trusted proxy has logged in: named by a header, which counts only from the proxy's own address."""
 
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from ipaddress import ip_address, ip_network
 
 from queue_core.roles import Role
@@ -18,7 +19,8 @@ def proxy_login(options: ProxyLogin, authorizer: Authorizer) -> Callable[[str, H
         name = person_of(options, address, headers)
         if name is None:
             return None
-        return authorizer.grant(Principal(options.roles.get(name, options.role), name))
+        mark = sha256(name.encode()).digest()
+        return authorizer.grant(Principal(options.roles.get(name, options.role), name, mark=mark))
 
     return token_of
 

@@ -180,7 +180,7 @@ class FastProtocol(HttpConnection):
         if cycle.is_refused:
             return
         if cycle.response_complete:
-            self.pass_over(len(body))
+            self.discard_body(len(body))
             return
         size = len(cycle.body) + len(body)
         if size > self.body_limit.bytes and (problem := self.body_limit.refusal(size)) is not None:

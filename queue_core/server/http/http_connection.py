@@ -66,7 +66,7 @@ class HttpConnection(HttpToolsProtocol):
     """Return whether the last bytes had the end of a head or a part of a body in them."""
     window_bytes = 0
     """Bytes of a body in the present window."""
-    loose_bytes = 0
+    unparsed_bytes = 0
     """Bytes since the last complete head or part of a body."""
     dropped_bytes = 0
     arrived_bytes = 0
@@ -106,9 +106,9 @@ class HttpConnection(HttpToolsProtocol):
             at += self._feed(piece)
             if self.is_ending or self.transport.is_closing():
                 return
-        self._keep(data[at:])
+        self._defer(data[at:])
         if self.arrived_bytes - self.held_bytes > FREE_BYTES:
-            self._hold()
+            self._reserve_bytes()
 
     def _is_enough(self, count: int) -> bool:
         """Return whether a turn ends after so many bytes."""
@@ -123,7 +123,7 @@ class HttpConnection(HttpToolsProtocol):
     def _feed(self, piece: memoryview) -> int:
         """Parse a piece; returns how many of its bytes were parsed."""
         count = len(piece)
-        self.loose_bytes += count
+        self.unparsed_bytes += count
         try:
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade as upgrade:
@@ -133,12 +133,12 @@ class HttpConnection(HttpToolsProtocol):
             self._refuse_broken(error)
         if self.is_understood:
             self.is_understood = False
-            self.loose_bytes = count if self.is_in_head else 0
-        elif self.loose_bytes > MAX_HEAD_BYTES and not self.is_ending:
+            self.unparsed_bytes = count if self.is_in_head else 0
+        elif self.unparsed_bytes > MAX_HEAD_BYTES and not self.is_ending:
             self._refuse_head()
         return count
 
-    def _keep(self, rest: memoryview) -> None:
+    def _defer(self, rest: memoryview) -> None:
         """Keep what is for a later turn: the next, or one after an answer where enough requests wait for theirs."""
         had, self.rest = bool(self.rest), rest
         self.is_next_turn = False
@@ -146,21 +146,21 @@ class HttpConnection(HttpToolsProtocol):
             self.arrived_bytes = max(self.arrived_bytes, len(rest))
             self.flow.hold()
             if len(self.pipeline) < WAITING_REQUESTS:
-                self._go_on_later()
+                self._schedule_parse()
         elif had:
             self.flow.release()
 
-    def _go_on_later(self) -> None:
+    def _schedule_parse(self) -> None:
         if not self.is_next_turn:
             self.is_next_turn = True
-            self.loop.call_soon(self._go_on)
+            self.loop.call_soon(self._parse_rest)
 
-    def _go_on(self) -> None:
+    def _parse_rest(self) -> None:
         """Parse what was kept."""
         if self.rest and not self.is_ending and not self.transport.is_closing():
             self._parse(self.rest)
 
-    def _hold(self) -> None:
+    def _reserve_bytes(self) -> None:
         """Count what has arrived of a request in the budget of all; refuse the request where it has no room there.
 
         One that has arrived whole is under way already.
@@ -185,7 +185,7 @@ class HttpConnection(HttpToolsProtocol):
         """Refuse a request of which no more is read."""
         self.end(problem)
 
-    def let_go(self) -> None:
+    def unreserve_bytes(self) -> None:
         """Count the bytes of the request no more."""
         if self.held:
             for key, count in self.held.items():
@@ -262,8 +262,8 @@ class HttpConnection(HttpToolsProtocol):
         self.window_bytes = self.ticks = 0
         if self.is_ending or self.transport.is_closing():
             return
-        refused = head_refusal(self.url, self.headers) if self.loose_bytes > MAX_MEDIA_TYPE_BYTES else None
-        if self.loose_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
+        refused = head_refusal(self.url, self.headers) if self.unparsed_bytes > MAX_MEDIA_TYPE_BYTES else None
+        if self.unparsed_bytes > MAX_HEAD_BYTES and self._head_bytes() > MAX_HEAD_BYTES:
             self._refuse_head()
         elif refused is not None:
             self.end(refused)
@@ -293,7 +293,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.is_ending:
             self._drop(len(body))
         elif self.is_begun and self.cycle.response_complete:
-            self.pass_over(len(body))
+            self.discard_body(len(body))
         elif not self.asks_upgrade:
             super().on_body(body)
 
@@ -303,7 +303,7 @@ class HttpConnection(HttpToolsProtocol):
         self.window_bytes += count
         self.body_bytes += count
 
-    def pass_over(self, count: int) -> None:
+    def discard_body(self, count: int) -> None:
         """Drop a part of a body after the answer; the connection of a long one ends."""
         self.dropped_bytes += count
         if self.dropped_bytes > MAX_UNREAD_BYTES:
@@ -322,7 +322,7 @@ class HttpConnection(HttpToolsProtocol):
         """Wait for the next request. Unlike uvicorn's, this needs no timer per connection: see `tick`."""
         self.server_state.total_requests += 1
         if self.arrived_bytes:
-            self.let_go()
+            self.unreserve_bytes()
         if self.transport.is_closing():
             return
         self.flow.resume_reading()
@@ -330,7 +330,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         if self.rest:
-            self._go_on_later()
+            self._schedule_parse()
 
     def end(self, problem: Problem) -> None:
         """Refuse, and end the connection; without an answer where the one before is not written yet."""
@@ -356,7 +356,7 @@ class HttpConnection(HttpToolsProtocol):
         self.is_ending = True
         self.is_begun = False
         self.rest = memoryview(b"")
-        self.let_go()
+        self.unreserve_bytes()
         self.seconds_left = seconds
         self.ticks = 0
         with contextlib.suppress(OSError):  # the client closed meanwhile
@@ -440,7 +440,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the connection no more, and what has arrived."""
         self.rest = memoryview(b"")
-        self.let_go()
+        self.unreserve_bytes()
         if self.over_limit is None:
             self.shared.leave()
         super().connection_lost(exc)

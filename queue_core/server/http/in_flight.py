@@ -30,6 +30,8 @@ class BytesInFlight:
     def __init__(self, most: int = MIN_BUDGET_BYTES) -> None:
         self.most = most
         self.taken = 0
+        self.arrived = 0
+        """All that was ever taken."""
         self._by_caller: Counter[Hashable] = Counter()
 
     def refusal(self, count: int, caller: Hashable, *, is_admin: bool = False, is_alone: bool = False) -> str:
@@ -51,6 +53,7 @@ class BytesInFlight:
     def take(self, count: int, caller: Hashable) -> None:
         """Count bytes that have arrived."""
         self.taken += count
+        self.arrived += count
         self._by_caller[caller] += count
 
     def leave(self, count: int, caller: Hashable) -> None:

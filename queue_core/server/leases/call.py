@@ -70,16 +70,18 @@ class Sessions:
         self._latest: dict[str, LeaseCall] = {}
 
     def begin(self, call: "LeaseCall") -> "LeaseCall | None":
-        """Record a call that came, and return the one that it supersedes."""
+        """Record a call that came, and return the one that it supersedes.
+
+        Raises `KeyReusedError` when that has the same number, and is another call.
+        """
         if call.client_call is None:
             return None
         before = self._latest.get(call.client_call.session)
-        if (
-            before is not None
-            and before.client_call is not None
-            and before.client_call.number > call.client_call.number
-        ):
-            return None  # this one was late on its way, and its client reads its answer no more
+        if before is not None and before.client_call is not None:
+            if before.client_call.number > call.client_call.number:
+                return None  # this one was late on its way, and its client reads its answer no more
+            if before.client_call.number == call.client_call.number:
+                call.client_call.check_meaning(before.client_call.meaning)
         self._latest[call.client_call.session] = call
         return before
 
@@ -161,12 +163,12 @@ class LeaseCall:
     _context: CallContext = field(init=False, repr=False)
 
     def start(self, context: CallContext) -> None:
-        """Delete and lease; wait when there is nothing to lease."""
+        """Delete and lease; wait when there is nothing to lease. Raises `KeyReusedError`."""
+        superseded = context.sessions.begin(self)
         self._context = context
         self._is_open = self.client_call is not None and self.client_call.is_repeat
         now = context.service.clock.monotonic()
         context.presence.call_began(self.queue, self.worker, self.tags, waits=self.wait_seconds > 0, now=now)
-        superseded = context.sessions.begin(self)
         if superseded is not None and context.waiting.leave(superseded):
             superseded.end_empty()
         self._submit(self._exchange)

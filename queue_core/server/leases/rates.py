@@ -63,12 +63,12 @@ class LeaseCounts:
         born: tuple[_Reading, ...] = ((self._recorded_at, 0),) if len(self._readings) < MAX_QUEUES else ()
         readings = self._readings.get(stats.queue, born)
         return RecentCounts(
-            _since(readings, Instant(now - MINUTE), stats.leased_total),
-            _since(readings, Instant(now - HOUR), stats.leased_total),
+            _leases_since(readings, Instant(now - MINUTE), stats.leased_total),
+            _leases_since(readings, Instant(now - HOUR), stats.leased_total),
         )
 
 
-def _since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
+def _leases_since(readings: tuple[_Reading, ...], start: Instant, total: int) -> int:
     """Return the leases since the last reading at or before `start`, or since the first reading when none is so old."""
     if not readings:
         return 0

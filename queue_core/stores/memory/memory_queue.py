@@ -215,16 +215,16 @@ class MemoryQueue:
             self.rotation.clear()
         self.update_lanes(now=now)
 
-    def _of_tag(self, tag: str, state: TaskState) -> list[StoredTask]:
+    def _with_tag(self, tag: str, state: TaskState) -> list[StoredTask]:
         found = [task for task in self.tasks.values() if task.tag == tag and task.state is state]
         return sorted(found, key=semantics.lease_order)
 
     def _update_lane(self, tag: str, *, now: Instant) -> None:
-        ready, held = self._of_tag(tag, TaskState.READY), self._of_tag(tag, TaskState.HELD)
+        ready, held = self._with_tag(tag, TaskState.READY), self._with_tag(tag, TaskState.HELD)
         change = lane_change(
             self.spec.per_tag,
             ready=len(ready),
-            leased=len(self._of_tag(tag, TaskState.LEASED)),
+            leased=len(self._with_tag(tag, TaskState.LEASED)),
             held=len(held),
             full_at=self.full_at.get(tag, NEVER),
             now=now,
@@ -275,8 +275,8 @@ class MemoryQueue:
             return True
         return has_room_for_one(
             self.spec.per_tag,
-            ready=len(self._of_tag(task.tag, TaskState.READY)),
-            leased=len(self._of_tag(task.tag, TaskState.LEASED)),
+            ready=len(self._with_tag(task.tag, TaskState.READY)),
+            leased=len(self._with_tag(task.tag, TaskState.LEASED)),
             full_at=self.full_at.get(task.tag, NEVER),
             now=now,
         )
@@ -458,7 +458,7 @@ class MemoryQueue:
         etas = [task.eta for task in self.tasks.values() if task.state in _CHANGED_BY_TIME]
         for tag in {task.tag for task in self.tasks.values() if task.state is TaskState.HELD}:
             assert tag is not None, "untagged tasks have no lane"
-            number = {state: len(self._of_tag(tag, state)) for state in TaskState}
+            number = {state: len(self._with_tag(tag, state)) for state in TaskState}
             opens_at = lane_opens_at(
                 self.spec.per_tag,
                 ready=number[TaskState.READY],

@@ -36,6 +36,7 @@ from queue_core.verbs import (
     Renewal,
     Renewed,
     Storage,
+    too_old,
 )
 
 MAX_SESSIONS = 20_000
@@ -58,6 +59,9 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         self._retired: set[str] = set()
         self._leads: dict[str, tuple[str, Instant]] = {}
         self._answers: dict[str, tuple[int, bytes]] = {}
+        self._answered_at: dict[str, Instant] = {}
+        self._forgotten_at: Instant | None = None
+        """When the last of the answers was kept that had to be forgotten, as there were too many."""
         self._answer_bytes = 0
         self._kept_always: dict[str, tuple[int, bytes]] = {}
 
@@ -78,18 +82,18 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         return False
 
     def queue(self, name: str) -> QueueSpec:
-        return self._of(name).spec
+        return self._contents(name).spec
 
     def queues(self) -> list[QueueSpec]:
         return [self._queues[name].spec for name in sorted(self._queues)]
 
     def delete_queue(self, name: str) -> int:
-        count = len(self._of(name).tasks)
+        count = len(self._contents(name).tasks)
         del self._queues[name]
         return count
 
     def set_paused(self, queue: str, paused: Literal["paused", "running"]) -> bool:
-        contents = self._of(queue)
+        contents = self._contents(queue)
         changed = contents.spec.paused != (paused == "paused")
         contents.spec = replace(contents.spec, paused=paused == "paused")
         return changed
@@ -104,17 +108,17 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         return Storage(self._storage_limit, sum(map(len, payloads)))
 
     def set_moved(self, queue: str, to: str) -> None:
-        contents = self._of(queue)
+        contents = self._contents(queue)
         contents.spec = replace(contents.spec, moved_to=to)
 
-    def _of(self, name: str) -> MemoryQueue:
+    def _contents(self, name: str) -> MemoryQueue:
         contents = self._queues.get(name)
         if contents is None:
             raise UnknownQueueError.among(name, sorted(self._queues)[:5])
         return contents
 
     def _open(self, name: str) -> MemoryQueue:
-        contents = self._of(name)
+        contents = self._contents(name)
         check_not_moved(contents.spec)
         return contents
 
@@ -123,7 +127,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
     def add(self, queue: str, tasks: Sequence[NewTask], *, now: Instant) -> list[Added]:
         self._open(queue)
         self._check_adds(queue, tasks, now=now)
-        added = [self._add_one(self._of(new.queue or queue), new, now=now) for new in tasks]
+        added = [self._add_one(self._contents(new.queue or queue), new, now=now) for new in tasks]
         self._update_lanes(now=now)
         return added
 
@@ -234,7 +238,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
                 outcomes.append(None)
                 continue
             finished = contents.end(task, semantics.delete(task, now=now))
-            then = [self._add_one(self._of(new.queue or queue), new, now=now) for new in deletion.then]
+            then = [self._add_one(self._contents(new.queue or queue), new, now=now) for new in deletion.then]
             outcomes.append(Deleted(finished, tuple(then)))
         self._update_lanes(now=now)
         return outcomes
@@ -263,7 +267,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         return True
 
     def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
-        tombstones = self._of(queue).tombstones
+        tombstones = self._contents(queue).tombstones
         return {name for name in names if tombstones.get(name, now) > now}
 
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
@@ -306,24 +310,24 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         payload_bytes: int,
         now: Instant,
     ) -> Page:
-        return self._of(queue).peek(
+        return self._contents(queue).peek(
             tags, states, names=names, after=after, limit=limit, payload_bytes=payload_bytes, now=now
         )
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return self._of(queue).stats(tags, now=now)
+        return self._contents(queue).stats(tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return self._of(queue).tag_stats(after=after, limit=limit, now=now)
+        return self._contents(queue).tag_stats(after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return self._of(queue).waiting(tags, now=now)
+        return self._contents(queue).waiting(tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return self._of(queue).upcoming(tags, until=until, limit=limit, now=now)
+        return self._contents(queue).upcoming(tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
-        return self._of(queue).samples_after(after, limit=limit)
+        return self._contents(queue).samples_after(after, limit=limit)
 
     def history(
         self,
@@ -334,13 +338,13 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         limit: int,
         now: Instant,
     ) -> History:
-        return self._of(queue).history(names=names, before=before, limit=limit, now=now)
+        return self._contents(queue).history(names=names, before=before, limit=limit, now=now)
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return self._of(queue).live_leases(limit=limit, now=now)
+        return self._contents(queue).live_leases(limit=limit, now=now)
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        return self._of(queue).next_eta(now=now)
+        return self._contents(queue).next_eta(now=now)
 
     def admitted(self) -> list[tuple[str, str | None, int]]:
         found = [(name, *each) for name, contents in self._queues.items() for each in contents.admitted]
@@ -369,7 +373,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
     # -- transfer ---------------------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        contents = self._of(queue)
+        contents = self._contents(queue)
         outcomes = []
         for task in tasks:
             added = contents.restore(task, task_id=self._last_id + 1, now=now)
@@ -379,10 +383,10 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         return outcomes
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
-        return self._of(queue).held_names(after=after, limit=limit, now=now)
+        return self._contents(queue).held_names(after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        contents = self._of(queue)
+        contents = self._contents(queue)
         for name in names:
             contents.hold_name(name, now=now)
 
@@ -391,11 +395,19 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
     def once_for_call(self, call: ClientCall, verb: CallVerb) -> None:  # noqa: ARG002 - the protocol's
         return None
 
-    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
-        return call.answer_in(self._answers.get(call.session))
+    def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
+        last = self._answers.get(call.session)
+        if last is None and call.is_repeat:
+            self.check_kept(call, now=now)
+        return call.answer_in(last)
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        is_forgotten = self._forgotten_at is not None and self._forgotten_at >= after(now, -call.age_seconds)
+        if call.age_seconds and is_forgotten:
+            raise too_old(call)
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return self._kept_always.get(session) or self._answers.get(session)
@@ -406,7 +418,7 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
         number: int,
         answer: bytes,
         *,
-        now: Instant,  # noqa: ARG002
+        now: Instant,
         kept: Kept = "days",
     ) -> None:
         last = self.last_answer(session)
@@ -417,11 +429,13 @@ class MemoryTransaction(ChangeVerbs[StoredTask]):
             self._kept_always[session] = (number, answer)
             return
         self._answers[session] = (number, answer)
+        self._answered_at[session] = now
         self._answer_bytes += len(answer) + ANSWER_OVERHEAD_BYTES
         while len(self._answers) > MAX_SESSIONS or self._answer_bytes > MAX_ANSWER_BYTES:
-            self._forget_answer(next(iter(self._answers)))
+            self._forgotten_at = self._forget_answer(next(iter(self._answers)))
 
-    def _forget_answer(self, session: str) -> None:
+    def _forget_answer(self, session: str) -> Instant | None:
         forgotten = self._answers.pop(session, None)
         if forgotten is not None:
             self._answer_bytes -= len(forgotten[1]) + ANSWER_OVERHEAD_BYTES
+        return self._answered_at.pop(session, None)

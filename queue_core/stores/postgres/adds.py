@@ -4,29 +4,31 @@ from collections.abc import Sequence
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.rare_fields import has_rare_fields
 from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import NewTask, headers_text
+from queue_core.stores.rare_text import rare_text
+from queue_core.task import NewTask
 from queue_core.verbs import Added
 
 _ADD_ONE = Statement(
     "towline_add_one",
-    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7, $8)",
+    "SELECT * FROM towline.add_one($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     (pack.text, pack.int8, pack.raw, pack.text, pack.int8, pack.text, *MARKER_PACKS),
 )
 _ADD = Statement(
     "towline_add",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8)",
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $7, $8, $9)",
     (pack.texts, pack.int8, pack.byteas, pack.texts, pack.some_int8s, pack.texts, *MARKER_PACKS),
 )
 _ADD_MORE = Statement(
     "towline_add_more",
-    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $7, $8, $9)",
-    (*_ADD.packs[:-2], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
+    "SELECT * FROM towline.add($1, $2, $3, $4, $5, $6, $10, $11, $12, $7, $8, $9)",
+    (*_ADD.packs[: -len(MARKER_PACKS)], pack.int4s, pack.texts, pack.int2s, *MARKER_PACKS),
 )
-"""For tasks some of which have headers, priorities or their own bound of leases: others send nothing of them."""
+"""For tasks some of which have rare fields, priorities or their own bound of leases: others send nothing of them."""
 EXISTS, TOMBSTONED = 1, 2
 
 
@@ -98,7 +100,7 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
         return None
     try:
         ((xid, task_id),) = session.verb(
-            _ADD_ONE, queue, now, new.payload, new.tag, eta, headers_text(new.headers) if new.headers else None
+            _ADD_ONE, queue, now, new.payload, new.tag, eta, rare_text(new) if has_rare_fields(new) else None
         )
     except VerbAnswerLostError as lost:
         xid, (task_id,) = None if lost.is_repeat else lost.xid, lost.ids
@@ -111,11 +113,11 @@ def _add_one(session: PostgresSession, queue: str, new: NewTask, eta: Instant | 
 
 
 def more_of(tasks: Sequence[NewTask]) -> tuple[Sequence[object], ...]:
-    """Return what few tasks have, as their bounds of leases, headers and priorities; empty when none has any."""
+    """Return what few tasks have: bounds of leases, rare fields and priorities; empty when none has any."""
     bounds = given([new.max_leases for new in tasks])
-    headers = given([headers_text(new.headers) if new.headers else None for new in tasks])
+    rare = given([rare_text(new) if has_rare_fields(new) else None for new in tasks])
     priorities = given([new.priority or None for new in tasks])
-    return (bounds, headers, priorities) if bounds or headers or priorities else ()
+    return (bounds, rare, priorities) if bounds or rare or priorities else ()
 
 
 def given(values: Sequence[object]) -> Sequence[object]:

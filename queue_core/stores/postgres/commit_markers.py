@@ -6,7 +6,7 @@ See ADR 19.
 
 import hashlib
 from itertools import count
-from typing import NoReturn, Protocol
+from typing import NoReturn, Protocol, TypeAlias
 
 import psycopg
 from psycopg import pq
@@ -16,19 +16,32 @@ from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.connection import PostgresConnection
 from queue_core.stores.postgres.client.pool import ConnectionPool
 from queue_core.stores.postgres.client.statements import Row, Statement, qualified
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, key_reused
 
 _CLOSE = "SELECT xid::text, ids FROM towline.close_commit_marker(%s, %s)"
 
-MARKER_PACKS = (pack.int8, pack.int8)
-"""The last two parameters of a statement that leaves a commit marker: connection and call; Nones: no marker."""
-NO_MARKER = (None, None)
+MARKER_PACKS = (pack.int8, pack.int8, pack.int8)
+"""The last parameters of a statement that leaves a commit marker: connection, call and its fingerprint, of which a
+client's call alone has one; Nones: no marker."""
+NO_MARKER = (None, None, None)
+Marker: TypeAlias = tuple[int, int, int | None]
 
 
-def marker_of(call: ClientCall) -> tuple[int, int]:
-    """Return the marker of a client's call: its session in place of a connection, and its number."""
+def marker_of(call: ClientCall) -> Marker:
+    """Return the marker of a client's call: its session in place of a connection, its number and its fingerprint."""
     digest = hashlib.blake2b(call.session.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, signed=True), call.number
+    return int.from_bytes(digest, signed=True), call.number, packed_meaning(call.meaning)
+
+
+def packed_meaning(meaning: str) -> int | None:
+    """Return a fingerprint as a marker has it."""
+    return int.from_bytes(bytes.fromhex(meaning[1:]), signed=True) if meaning else None
+
+
+def check_meaning(call: ClientCall, kept: int | None) -> None:
+    """Raise `KeyReusedError` when the marker of a call's number is that of another call."""
+    if kept is not None and call.meaning and kept != packed_meaning(call.meaning):
+        raise key_reused(call)
 
 
 class Read(Protocol):
@@ -83,9 +96,7 @@ class AutocommitRunner:
         self._pool = pool
         self._connection = connection
 
-    def rows(
-        self, statement: Statement, values: tuple[object, ...], marker: tuple[int, int] | None = None
-    ) -> list[Row]:
+    def rows(self, statement: Statement, values: tuple[object, ...], marker: Marker | None = None) -> list[Row]:
         """Run a statement and commit it; the marker follows its values: the connection's, or a client's.
 
         Raises the driver's errors and `StoreUnavailableError` when nothing took effect; `VerbAnswerLostError`;
@@ -94,7 +105,9 @@ class AutocommitRunner:
         connection = self._connection
         connection.calls += 1
         try:
-            return connection.runner.call(statement, (*values, *(marker or (connection.marker, connection.calls))))
+            return connection.runner.call(
+                statement, (*values, *(marker or (connection.marker, connection.calls, None)))
+            )
         except psycopg.Error as error:
             if connection.driver.pgconn.status == pq.ConnStatus.OK:
                 raise

@@ -16,7 +16,8 @@ from queue_core.stores.postgres.client import binary as pack
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLostError
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import Lease, TagFilter, headers_of, parse_token
+from queue_core.stores.rare_text import set_rare_text
+from queue_core.task import Lease, TagFilter, parse_token
 from queue_core.validation import check_lease_time
 from queue_core.verbs import (
     Deleted,
@@ -32,7 +33,7 @@ from queue_core.verbs import (
 
 _EXCHANGE = Statement(
     "towline_exchange",
-    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $10, $11, $12)",
+    "SELECT * FROM towline.exchange($1, $2, $3, $4, $5, $6, $7, $8, $9, $13, $14, $15, $10, $11, $12)",
     (
         pack.text,
         pack.int8,
@@ -51,7 +52,7 @@ _EXCHANGE = Statement(
 )
 _EXCHANGE_ONE = Statement(
     "towline_exchange_one",
-    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+    "SELECT * FROM towline.exchange_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)",
     (pack.text, pack.int8, pack.int8, pack.int8, pack.float8, pack.int2, pack.text, pack.text, *MARKER_PACKS),
 )
 _EXCHANGE_RESULT = Statement(
@@ -292,7 +293,7 @@ def _exchange_one(
         deleted = Deleted(results.finished_of(queue, sample, (name, tag, worker, celery_id), "deleted", now))
     if task_id is None:
         return deleted, _NOTHING
-    eta, since, added_at, leased_at, leases, name, tag, payload, headers, checkpoint = granted
+    eta, since, added_at, leased_at, leases, name, tag, payload, rare, checkpoint = granted
     new = Lease(
         queue,
         f"_{task_id}" if name is None else name,
@@ -305,10 +306,10 @@ def _exchange_one(
         eta,
         since,
         added_at,
-        None if headers is None else headers_of(headers),
+        None,
         checkpoint,
     )
-    return deleted, Granted((new,))
+    return deleted, Granted((new if rare is None else set_rare_text(new, rare),))
 
 
 def _bounds(allowance: PayloadAllowance | None) -> tuple[int | None, int, int]:
@@ -338,26 +339,25 @@ def _in_lease_order(lost: VerbAnswerLostError, leases: Sequence[Row]) -> list[Ro
 
 
 def _leases(queue: str, rows: Sequence[Row], worker: str) -> tuple[Lease, ...]:
-    return tuple(
-        [
-            Lease(
-                queue,
-                f"_{row[0]}" if row[6] is None else row[6],
-                row[7],
-                row[8],
-                f"{row[0]}.{row[4]}",
-                worker,
-                row[5],
-                row[4],
-                row[1],
-                row[2],
-                row[3],
-                None if row[9] is None else headers_of(row[9]),
-                row[10],
-            )
-            for row in rows
-        ]
-    )
+    leases: list[Lease] = []
+    for row in rows:
+        lease = Lease(
+            queue,
+            f"_{row[0]}" if row[6] is None else row[6],
+            row[7],
+            row[8],
+            f"{row[0]}.{row[4]}",
+            worker,
+            row[5],
+            row[4],
+            row[1],
+            row[2],
+            row[3],
+            None,
+            row[10],
+        )
+        leases.append(lease if row[9] is None else set_rare_text(lease, row[9]))
+    return tuple(leases)
 
 
 def _deleted(

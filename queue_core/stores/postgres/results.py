@@ -9,7 +9,8 @@ from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.postgres.client.statements import Row, Statement
 from queue_core.stores.postgres.session import PostgresSession, refuse
-from queue_core.task import Progress, StoredTask, TaskState, headers_of
+from queue_core.stores.rare_text import set_rare_text
+from queue_core.task import Progress, StoredTask, TaskState
 
 KIND, ID, ETA, READY_AT, ADDED_AT, LEASED_AT, LEASES, WORKER, NAME, TAG, REASON, PAYLOAD, CELERY_ID = range(13)
 DIED = 7
@@ -85,8 +86,8 @@ def task_of(queue: str, row: Row, *, has_lanes: bool = False) -> StoredTask:
         has_lanes: whether tags of its queue have lanes, in which a task waits that is not admitted.
     """
     task_id, eta, added_at, name, tag, state, leases, leased_at, ready_at, worker, reason, spent, *rest = row
-    bound, headers, attempts, progress, checkpoint, priority, payload = rest
-    return StoredTask(
+    bound, rare, attempts, progress, checkpoint, priority, payload = rest
+    task = StoredTask(
         task_id,
         queue,
         payload,
@@ -102,12 +103,13 @@ def task_of(queue: str, row: Row, *, has_lanes: bool = False) -> StoredTask:
         reason or "",
         tuple(spent or ()),
         bound,
-        headers_of(headers),
+        None,
         attempts_of(attempts),
         _progress_of(progress),
         checkpoint,
         priority or 0,
     )
+    return task if rare is None else set_rare_text(task, rare)
 
 
 def _state_of(stored: int, *, in_lane: bool) -> TaskState:

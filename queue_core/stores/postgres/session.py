@@ -13,22 +13,25 @@ from queue_core.stores.postgres.commit_markers import (
     NO_MARKER,
     AutocommitRunner,
     VerbAnswerLostError,
+    check_meaning,
     marker_of,
     read_committed,
 )
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, too_old
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 
 _READ_MARKER = Statement(
     "towline_commit_marker",
-    "SELECT call, xid::text, ids FROM towline.commit_markers WHERE connection = $1 ORDER BY part DESC LIMIT 1",
+    "SELECT call, xid::text, ids, meaning FROM towline.commit_markers WHERE connection = $1 ORDER BY part DESC LIMIT 1",
     (pack.int8,),
 )
 _SET_MARKER = Statement(
-    "towline_set_commit_marker", "SELECT towline.set_commit_marker($1, $2, $3)", (pack.int8, pack.int8, pack.int8s)
+    "towline_set_commit_marker",
+    "SELECT towline.set_commit_marker($1, $2, $3, $4)",
+    (pack.int8, pack.int8, pack.int8s, pack.int8),
 )
 _MOVE_MARKER = Statement(
     "towline_move_commit_marker",
@@ -36,6 +39,13 @@ _MOVE_MARKER = Statement(
     " WHERE connection = $1 AND call = $2 AND NOT is_closed",
     (pack.int8, pack.int8, pack.int8s),
 )
+_IS_FORGOTTEN = Statement(
+    "towline_is_forgotten",
+    "SELECT $1::float8 > 86400 OR f.last_value >= (extract(epoch FROM clock_timestamp()) - $1::float8) * 1000000"
+    " FROM towline.forgotten_at AS f",
+    (pack.float8,),
+)
+"""A day: see `forget_commit_markers`."""
 _XID = Statement("towline_number", "SELECT txid_current_if_assigned()")
 
 
@@ -128,11 +138,12 @@ class PostgresSession:
 
     def leave_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
         """Leave the commit marker of a client's call, with the tasks that it leased."""
-        self.write(_SET_MARKER, *marker_of(call), task_ids)
+        session, number, meaning = marker_of(call)
+        self.write(_SET_MARKER, session, number, task_ids, meaning)
 
     def move_marker(self, call: ClientCall, task_ids: Sequence[int]) -> None:
         """Have the call's marker name this transaction, unless a later call of its session has left one."""
-        session, number = marker_of(call)
+        session, number, _ = marker_of(call)
         found = self.rows(_READ_MARKER, session)
         if not found or found[0][0] < number:
             self.leave_marker(call, task_ids)
@@ -140,21 +151,36 @@ class PostgresSession:
             self.write(_MOVE_MARKER, session, number, task_ids)
 
     def close_call(self, call: ClientCall) -> bool:
-        """Leave the marker of a call that changes nothing, unless it left one: then return False."""
+        """Leave the marker of a call that changes nothing, unless it left one: then return False.
+
+        Raises `KeyReusedError` for the marker of another call.
+        """
         found = self.rows(_READ_MARKER, marker_of(call)[0])
         if found and call.answer_in((found[0][0], b"")) is not None:
+            check_meaning(call, found[0][3])
             return False
         self.leave_marker(call, ())
         return True
 
+    def check_kept(self, call: ClientCall) -> None:
+        """Raise `OutcomeUnknownError` for a repeat that left nothing, if what its first try left may be forgotten."""
+        if not call.age_seconds:
+            return
+        ((is_forgotten,),) = self.rows(_IS_FORGOTTEN, float(call.age_seconds))
+        if is_forgotten:
+            raise too_old(call)
+
     def _find_earlier(self, call: ClientCall) -> None:
-        """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did."""
-        session, number = marker_of(call)
+        """Raise `VerbAnswerLostError` if the call took effect before, `OutcomeUnknownError` if a later one did,
+        `KeyReusedError` if another one of its number did."""
+        session, number, _ = marker_of(call)
         found = self.rows(_READ_MARKER, session)
         if not found or found[0][0] < number:
+            self.check_kept(call)
             return
-        last, xid, ids = found[0]
+        last, xid, ids, meaning = found[0]
         call.answer_in((last, b""))
+        check_meaning(call, meaning)
         self.has_marker = self.is_answered = True
         assert self._pool is not None, "a client's calls run in the store's own transactions"
         is_own = int(xid) == self.assigned_xid()  # the first try is in this transaction, which no other sees

@@ -203,10 +203,18 @@ class PostgresTransaction(ChangeVerbs[Row]):
         return None if verb == "other" else CallTransaction(self._session, call)
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
-        return call.answer_in(self.last_answer(call.session)) if call.is_repeat else None
+        if not call.is_repeat:
+            return None
+        last = self.last_answer(call.session)
+        if last is None or last[0] < call.number:
+            self._session.check_kept(call)
+        return call.answer_in(last)
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+        self.keep_answer(call.session, call.number, call.kept(answer), now=now)
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:  # noqa: ARG002 - the server's clock decides
+        self._session.check_kept(call)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return admin.last_answer(self._session, session)

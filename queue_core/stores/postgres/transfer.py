@@ -11,7 +11,8 @@ from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.queues import find
 from queue_core.stores.postgres.results import progress_text
 from queue_core.stores.postgres.session import PostgresSession
-from queue_core.task import StoredTask, TaskState, headers_text
+from queue_core.stores.rare_text import rare_text
+from queue_core.task import StoredTask, TaskState
 from queue_core.verbs import Added, HeldName
 
 _RESTORE = Statement(
@@ -76,7 +77,7 @@ def restore(session: PostgresSession, queue: str, tasks: Sequence[StoredTask], *
         [f"{{{','.join(map(str, task.spent))}}}" if task.spent else None for task in kept],
         [task.payload for task in kept],
         given([task.max_leases for task in kept]),
-        given([headers_text(task.headers) for task in kept]),
+        given([rare_text(task) for task in kept]),
         given([attempts_text(task.attempts) for task in kept]),
         given([progress_text(task.progress) for task in kept]),
         given([task.checkpoint for task in kept]),

@@ -9,6 +9,8 @@ from redis.crc import key_slot
 from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
+from queue_core.rare_fields import has_rare_fields
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.redis.binary import pack_body, pack_bounds, pack_instants, parse_added
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
@@ -97,5 +99,6 @@ def cells_of(queues: Sequence[str], queue: str, tasks: Sequence[NewTask], *, now
         which = pack(f">{len(tasks)}H", *[numbers[new.queue or queue] for new in tasks])
     cells: list[Cell] = [etas, which]
     for new in tasks:
-        cells += pack_body(now, new.tag, new.name, new.payload, new.headers, new.priority)
+        rare = rare_text(new) if has_rare_fields(new) else None
+        cells += pack_body(now, new.tag, new.name, new.payload, rare, new.priority)
     return cells

@@ -12,8 +12,8 @@ from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.stats import FinishedLease, LeaseOutcome
 from queue_core.stores.extra_settings import extra_settings_text, parse_extra_settings
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.task import (
-    Headers,
     Lease,
     NewTask,
     Progress,
@@ -22,8 +22,6 @@ from queue_core.task import (
     TagFilter,
     TaskState,
     celery_id_of,
-    headers_of,
-    headers_text,
 )
 from queue_core.verbs import Added
 
@@ -41,7 +39,7 @@ _LAYOUT = 1
 _PAUSED, _DELETES_EXHAUSTED, _LIMITED, _HAS_PRIORITIES = 1, 2, 8, 16
 _LIMITS = Struct(">IQIIQIB")
 _PRIORITIES_BYTES = 2
-_LONG, _HEADERS, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
+_LONG, _HAS_RARE, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers only
 _PRIORITY = 16  # the flags of a body plus so many times its priority are its first byte
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
 _HAS_PRIORITY, _HAS_CELERY_ID = 32, 64
@@ -64,15 +62,18 @@ def pack_body(
     tag: str | None,
     name: str | None,
     payload: bytes,
-    headers: Headers | None = None,
+    rare: str | None = None,
     priority: int = 0,
 ) -> tuple[bytes, ...]:
-    """Pack the body, the part of a task that never changes; a long payload follows as a second value."""
+    """Pack the body, the part of a task that never changes; a long payload follows as a second value.
+
+    `rare`: its rare fields, as text.
+    """
     if priority:
-        head, *rest = pack_body(added_at, tag, name, payload, headers)
+        head, *rest = pack_body(added_at, tag, name, payload, rare)
         return (bytes([head[0] + _PRIORITY * priority]) + head[1:], *rest)
-    if headers:
-        return _with_headers(pack_body(added_at, tag, name, b""), payload, headers)
+    if rare is not None:
+        return _with_rare(pack_body(added_at, tag, name, b""), payload, rare.encode())
     tag_bytes = b"" if tag is None else tag.encode()
     name_bytes = b"" if name is None else name.encode()
     if len(payload) > LONG_PAYLOAD_BYTES:
@@ -80,11 +81,10 @@ def pack_body(
     return (_BODY.pack(0, added_at, len(tag_bytes), len(name_bytes)) + tag_bytes + name_bytes + payload,)
 
 
-def _with_headers(plain: tuple[bytes, ...], payload: bytes, headers: Headers) -> tuple[bytes, ...]:
-    """Return the body of a task that has headers, from that of the same task without them and without a payload."""
-    text = (headers_text(headers) or "").encode()
+def _with_rare(plain: tuple[bytes, ...], payload: bytes, text: bytes) -> tuple[bytes, ...]:
+    """Return the body of a task that has rare fields, from that of the same task without them and without a payload."""
     is_long = len(payload) > LONG_PAYLOAD_BYTES
-    head = bytes([_HEADERS | (_LONG if is_long else 0)]) + plain[0][1:] + pack(">H", len(text)) + text
+    head = bytes([_HAS_RARE | (_LONG if is_long else 0)]) + plain[0][1:] + pack(">H", len(text)) + text
     return (head, payload) if is_long else (head + payload,)
 
 
@@ -275,37 +275,36 @@ def parse_leases(queue: str, worker: str, answer: bytes, at: int) -> tuple[Lease
         name_at = tag_at + tag_bytes
         payload_at = name_at + name_bytes
         at += _LEASE_FIXED_BYTES + size
-        headers = checkpoint = None
+        rare = checkpoint = None
         name_end, payload_end = payload_at, at
         if flags > _LONG:
-            headers, payload_at = _headers(flags, answer, payload_at)
+            rare, payload_at = _rare_text(flags, answer, payload_at)
             checkpoint, payload_end = _checkpoint(flags, answer, at)
-        leases.append(
-            Lease(
-                queue,
-                answer[name_at:name_end].decode() if name_bytes else f"_{task_id}",
-                answer[tag_at:name_at].decode() if tag_bytes else None,
-                answer[payload_at:payload_end],
-                f"{task_id}.{leased_at}",
-                worker,
-                number,
-                leased_at,
-                expires_at,
-                ready_at,
-                added_at,
-                headers,
-                checkpoint,
-            )
+        lease = Lease(
+            queue,
+            answer[name_at:name_end].decode() if name_bytes else f"_{task_id}",
+            answer[tag_at:name_at].decode() if tag_bytes else None,
+            answer[payload_at:payload_end],
+            f"{task_id}.{leased_at}",
+            worker,
+            number,
+            leased_at,
+            expires_at,
+            ready_at,
+            added_at,
+            None,
+            checkpoint,
         )
+        leases.append(lease if rare is None else set_rare_text(lease, rare))
     return tuple(leases)
 
 
-def _headers(flags: int, answer: bytes, at: int) -> tuple[Headers | None, int]:
-    """Parse the headers of a body, if it has any, and return the index of its payload."""
-    if not flags & _HEADERS:
+def _rare_text(flags: int, answer: bytes, at: int) -> tuple[str | None, int]:
+    """Return the text of the rare fields of a body, if it has any, and the index of its payload."""
+    if not flags & _HAS_RARE:
         return None, at
     end = at + 2 + int.from_bytes(answer[at : at + 2], "big")
-    return headers_of(answer[at + 2 : end].decode()), end
+    return answer[at + 2 : end].decode(), end
 
 
 def _checkpoint(flags: int, answer: bytes, end: int) -> tuple[bytes | None, int]:
@@ -400,9 +399,7 @@ def without_payload(task: bytes) -> bytes:
     *head, record_bytes, body_bytes = _TASK.unpack_from(task)
     body_at = _TASK.size + record_bytes
     flags, _, tag_bytes, name_bytes = _BODY.unpack_from(task, body_at)
-    payload_at = body_at + _BODY.size + tag_bytes + name_bytes
-    if flags & _HEADERS:
-        _, payload_at = _headers(flags, task, payload_at)
+    _, payload_at = _rare_text(flags, task, body_at + _BODY.size + tag_bytes + name_bytes)
     if payload_at == body_at + body_bytes:
         return task
     kept = task[_TASK.size : payload_at]
@@ -425,7 +422,7 @@ def parse_task(
     tag_at = body_at + _BODY.size
     name_at = tag_at + tag_bytes
     name_end = name_at + name_bytes
-    headers, payload_at = _headers(body_flags, answer, name_end)
+    text, payload_at = _rare_text(body_flags, answer, name_end)
     state = STATES[state_number - 1]
     leases = leased_at = ready_at = flags = bound = 0
     priority = body_flags // _PRIORITY
@@ -444,31 +441,29 @@ def parse_task(
         reason = answer[reason_at : reason_at + reasons].decode() if reasons else ""
         bound = int.from_bytes(answer[bound_at:body_at], "big") if bound_at < body_at else 0
     attempts, progress, checkpoint, next_at = _rare(flags if rare == "with rare parts" else 0, answer, end)
-    return (
-        StoredTask(
-            task_id,
-            queue,
-            answer[payload_at:end],
-            eta,
-            added_at,
-            answer[name_at:name_end].decode() if name_bytes else None,
-            answer[tag_at:name_at].decode() if tag_bytes else None,
-            state,
-            leases,
-            Instant(leased_at),
-            Instant(ready_at) if state is TaskState.LEASED else eta,
-            worker,
-            reason,
-            spent,
-            bound or None,
-            headers,
-            attempts,
-            progress,
-            checkpoint,
-            priority,
-        ),
-        next_at,
+    task = StoredTask(
+        task_id,
+        queue,
+        answer[payload_at:end],
+        eta,
+        added_at,
+        answer[name_at:name_end].decode() if name_bytes else None,
+        answer[tag_at:name_at].decode() if tag_bytes else None,
+        state,
+        leases,
+        Instant(leased_at),
+        Instant(ready_at) if state is TaskState.LEASED else eta,
+        worker,
+        reason,
+        spent,
+        bound or None,
+        None,
+        attempts,
+        progress,
+        checkpoint,
+        priority,
     )
+    return task if text is None else set_rare_text(task, text), next_at
 
 
 def _rare(flags: int, answer: bytes, at: int) -> tuple[tuple[Attempt, ...], Progress | None, bytes | None, int]:

@@ -22,7 +22,7 @@ from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
 from queue_core.validation import check_lease_time, check_not_moved
-from queue_core.verbs import ClientCall
+from queue_core.verbs import ClientCall, key_reused, too_old
 
 VERSION = 6
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.
@@ -43,6 +43,10 @@ DATA = 2
 """The index at which the data of an answer begin: behind a letter and flags."""
 MAX_CALLS = 64
 """The most calls of one queue's functions that one call of a client makes."""
+# What callers can make one queue keep, at most; of more, the oldest sessions and any workers are forgotten.
+MAX_SEEN_WORKERS = 100_000
+MAX_SESSIONS = 20_000
+MAX_ANSWER_BYTES = 64 << 20
 
 _SHARED = ("base", "wake", "records")
 _BLOCKS = (
@@ -72,7 +76,7 @@ _BLOCKS = (
 _ENTRY = Struct(">HH")
 _CHANGED_MEANWHILE = b"x"
 _YES = ord("1")
-_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE = b"oumrls"
+_DONE, _UNKNOWN, _MOVED, _RETIRED, _TOO_LONG, _STALE, _REUSED, _FORGOTTEN = b"oumrlskf"
 
 
 @lru_cache(maxsize=1)
@@ -82,6 +86,8 @@ def library() -> FunctionLibrary:
     texts = {name: (folder / f"{name}.lua").read_text(encoding="utf-8") for name in (*_SHARED, *_BLOCKS)}
     blocks = [texts[name] for name in _SHARED] + [f"do\n{texts[name]}end\n" for name in _BLOCKS]
     source = "\n".join(blocks)
+    bounds = f"calls = {MAX_CALLS}, workers = {MAX_SEEN_WORKERS}, sessions = {MAX_SESSIONS}"
+    source = f"local MOST = {{ {bounds}, kept_bytes = {MAX_ANSWER_BYTES} }}\n{source}"
     name = f"towline_{VERSION}_{hashlib.sha256(source.encode()).hexdigest()[:8]}"
     return FunctionLibrary(f"{name}_", f"#!lua name={name}\nlocal PREFIX = '{name}_'\n{source}")
 
@@ -216,6 +222,7 @@ class IdempotentCalls(Calls):
         self.is_repeatable = True
         self.plain = calls.plain
         self.admitted = calls.admitted
+        self._call = call
         self._is_repeat = call.is_repeat
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
@@ -234,8 +241,19 @@ class IdempotentCalls(Calls):
         changed = self._changed.get(key, 0)
         return f"{self._session}.{changed}" if changed else self._session
 
-    def _number(self, key: str) -> int:
-        return self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+    def _number(self, key: str) -> int | str:
+        """Return the number of the next call; behind it the fingerprint of the client's, and the age of a repeat."""
+        call, number = self._call, self._first + min(self._made.get(key, 0), MAX_CALLS - 1)
+        if call.is_repeat and call.age_seconds:
+            return f"{number}{call.meaning}@{call.age_seconds}"
+        return f"{number}{call.meaning}" if call.meaning else number
+
+    def _refuse(self, answer: bytes, worker: str) -> NoReturn:
+        if answer[0] == _REUSED:
+            raise key_reused(self._call)
+        if answer[0] == _FORGOTTEN:
+            raise too_old(self._call)
+        super()._refuse(answer, worker)
 
     def changed_before(self, queue: str) -> bytes | None:
         """See `Calls.changed_before`."""
@@ -258,6 +276,7 @@ class IdempotentCalls(Calls):
 
     def close_call(self, queues: Sequence[str]) -> bool:
         """See `CallOnce.close_call`. Every later try has a lower number than the one that is noted here."""
-        args = (self._session, pack(">QQ", self._first, self._first + MAX_CALLS - 1))
+        numbers = pack(">QQ", self._first, self._first + MAX_CALLS - 1)
+        args = (self._session, numbers, self._call.meaning.removeprefix("#"))
         closed = [self.done(self.client.call("close_call", (key_of(queue),), args))[DATA:] for queue in queues]
         return all(one == b"1" for one in closed)

@@ -100,7 +100,7 @@ def _check_sizes(calls: Calls, queue: str, counts: TaskCounts, beside: Counter[s
 def _check_counters(calls: Calls, queue: str, counts: TaskCounts) -> Iterator[str]:
     listed = set(_tags(calls, queue))
     fields = {field for field, _ in counts} | {_TAGGED + tag for tag in listed} | {_TAGGED, _UNTAGGED}
-    for some in _in_portions(sorted(fields)):
+    for some in _split_fields(sorted(fields)):
         _, *rows = _list_of(calls.client.read("check_counts", (key_of(queue),), some))
         for field, row in zip(some, rows, strict=True):
             yield from _check_field(field, _list_of(row), counts)
@@ -152,5 +152,5 @@ def _bytes_of(answer: Answer) -> list[bytes]:
     return [each for each in _list_of(answer) if isinstance(each, bytes)]
 
 
-def _in_portions(fields: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
+def _split_fields(fields: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
     return (fields[first : first + TAGS_PER_CALL] for first in range(0, len(fields), TAGS_PER_CALL))

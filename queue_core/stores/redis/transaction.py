@@ -35,6 +35,7 @@ from queue_core.verbs import (
     Renewal,
     Renewed,
     Storage,
+    too_old,
 )
 
 
@@ -208,10 +209,18 @@ class RedisTransaction(ChangeVerbs[bytes]):
         """See `CallOnce.keep_renewed`. A repeat finds leases by their tokens, which stay."""
 
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:  # noqa: ARG002
-        return call.answer_in(self.last_answer(call.session))
+        last = self.last_answer(call.session)
+        if last is None and call.is_repeat and call.age_seconds > transfer.CALL_KEPT_SECONDS:
+            raise too_old(call)
+        return call.answer_in(last)
 
-    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
-        self.keep_answer(call.session, call.number, answer, now=now)
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+        transfer.keep_answer(
+            self._calls, call.session, call.number, call.kept(answer), seconds=transfer.CALL_KEPT_SECONDS
+        )
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:  # noqa: ARG002 - Redis forgets by its own clock
+        transfer.check_kept(call)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return transfer.last_answer(self._calls, session)

@@ -7,18 +7,21 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.store import Kept
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.redis.adds import change_with_ids
 from queue_core.stores.redis.binary import pack_body, pack_lease_record, parse_added, rare_parts
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.stores.redis.keys import session_key
 from queue_core.task import StoredTask
-from queue_core.verbs import Added, HeldName
+from queue_core.verbs import Added, ClientCall, HeldName, too_old
 
 _PLACE = Struct(">BQ")
 _NAME = Struct(">QH")
 _ONE = ord("1")
 _ANSWER_KEPT_SECONDS = 2 * 86_400
+CALL_KEPT_SECONDS = 3_600
+"""How long an answer to a client's call is kept in a key of its own."""
 _ALWAYS_SECONDS = 100 * 366 * 86_400
 
 
@@ -29,7 +32,7 @@ def restore(calls: Calls, queue: str, tasks: Sequence[StoredTask], *, now: Insta
     cells: list[Cell] = [places]
     for task in restored:
         cells.append(pack_lease_record(task))
-        cells += pack_body(task.added_at, task.tag, task.name, task.payload, task.headers, task.priority)
+        cells += pack_body(task.added_at, task.tag, task.name, task.payload, rare_text(task), task.priority)
         cells += rare_parts(task)
     head = pack(">QH", now, len(tasks))
     data = change_with_ids(calls, "restore", [queue], [head], cells, ids=len(tasks))
@@ -56,15 +59,23 @@ def hold_names(calls: Calls, queue: str, names: Sequence[HeldName], *, now: Inst
     calls.change("hold_names", queue, pack(">Q", now), *cells)
 
 
+def check_kept(call: ClientCall) -> None:
+    """See `Transaction.check_kept`."""
+    if call.age_seconds > _ANSWER_KEPT_SECONDS:
+        raise too_old(call)
+
+
 def last_answer(calls: Calls, session: str) -> tuple[int, bytes] | None:
     """See `Transaction.last_answer`."""
     kept = calls.client.execute(session_key(session), "GET", session_key(session))
     return (int.from_bytes(kept[:8], "big"), kept[8:]) if isinstance(kept, bytes) else None
 
 
-def keep_answer(calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days") -> None:
+def keep_answer(
+    calls: Calls, session: str, number: int, answer: bytes, *, kept: Kept = "days", seconds: int = _ANSWER_KEPT_SECONDS
+) -> None:
     """See `Transaction.keep_answer`."""
-    args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else _ANSWER_KEPT_SECONDS)
+    args = (pack(">Q", number), answer, _ALWAYS_SECONDS if kept == "always" else seconds)
     data = calls.done(calls.send("keep_answer", (session_key(session),), args))
     if data[DATA] != _ONE:
         (last,) = unpack_from(">Q", data, DATA + 1)

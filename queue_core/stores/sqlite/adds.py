@@ -11,11 +11,13 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.clock import Instant
+from queue_core.rare_fields import has_rare_fields
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.sqlite.counters import ADDED, DELAYED, GAUGE_OF_STATE, READY
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import LONG_PAYLOAD_BYTES, Refusal, expire_used_up, give_names, refusal_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import NewTask, TaskState, headers_text
+from queue_core.task import NewTask, TaskState
 from queue_core.verbs import Added
 
 MAX_STAGED = 48
@@ -94,14 +96,14 @@ def _add_run(session: SqliteSession, queue: QueueRow, tasks: Iterable[NewTask], 
         if len(new.payload) > LONG_PAYLOAD_BYTES:
             long.append((task_id, new.payload))
             payload = None
-        headers = headers_text(new.headers) if new.headers else None
+        rare = rare_text(new) if has_rare_fields(new) else None
         state = 1 if is_delayed else at_once_state
         if new.priority:
             queue = session.with_priorities(queue)
-            cells = (task_id, queue.id, tag, state or -new.priority, eta, now, name, new.max_leases, headers, payload)
+            cells = (task_id, queue.id, tag, state or -new.priority, eta, now, name, new.max_leases, rare, payload)
             urgent.append((*cells, new.priority))
         else:
-            rows.append((task_id, queue.id, tag, state, eta, now, name, new.max_leases, headers, payload))
+            rows.append((task_id, queue.id, tag, state, eta, now, name, new.max_leases, rare, payload))
         outcomes.append(Added(f"_{task_id}" if name is None else name, "added", not state))
         task_id += 1
     if rows:
@@ -142,13 +144,13 @@ def stage(session: SqliteSession, queue: str, tasks: Sequence[NewTask], *, now: 
     tag = session.existing_tag_id(row, new.tag)
     if tag is None or len(new.payload) > LONG_PAYLOAD_BYTES or session.catalog.is_limited:
         return None
-    headers = headers_text(new.headers) if new.headers else None
-    if headers is not None and len(headers) + len(new.payload) > LONG_PAYLOAD_BYTES:
+    rare = rare_text(new) if has_rare_fields(new) else None
+    if rare is not None and len(rare) + len(new.payload) > LONG_PAYLOAD_BYTES:
         return None
     task_id = session.next_id
     session.next_id += 1
     session.has_changes = True
-    session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, headers, new.payload)))
+    session.staged.append((row.whole, (task_id, row.id, tag, now, new.max_leases, rare, new.payload)))
     return [Added(f"_{task_id}", "added", True)]  # noqa: FBT003 - that it is ready
 
 
@@ -175,8 +177,8 @@ def flush(session: SqliteSession) -> None:
         session.staged_rows = 0
     if session.staged:
         rows: list[tuple[Cell, ...]] = []
-        for whole, (task_id, queue_id, tag, added_at, max_leases, headers, payload) in session.staged:
+        for whole, (task_id, queue_id, tag, added_at, max_leases, rare, payload) in session.staged:
             session.counts.change(whole, tag, ((READY, 1), (ADDED, 1)))
-            rows.append((task_id, queue_id, tag, 0, added_at, added_at, None, max_leases, headers, payload))
+            rows.append((task_id, queue_id, tag, 0, added_at, added_at, None, max_leases, rare, payload))
         session.cursor.executemany(_INSERT, rows)
         session.staged = []

@@ -57,7 +57,7 @@ def hold(session: SqliteSession, name: str, selector: Selector, *, now: Instant)
         rows = session.connection.execute(_LIVE_LEASES, (queue.id, now, selector.worker, selector.limit)).fetchall()
     else:
         rows = _in_states(session, queue, selector)
-    read = _whole if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of
+    read = _complete_task if not isinstance(selector, LeasedBy) and selector.depth == "whole" else task_of
     rest = selector.rest(len(rows)) if isinstance(selector, LeasedBy) else None
     return HeldTasks(queue.spec, rows, partial(read, session, queue), names, rest=rest)
 
@@ -71,7 +71,7 @@ def _in_states(session: SqliteSession, queue: QueueRow, selector: InStates) -> l
     return rows
 
 
-def _whole(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
+def _complete_task(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
     return completed(session.connection, task_of(session, queue, row))
 
 

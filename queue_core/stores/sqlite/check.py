@@ -79,7 +79,7 @@ _INVARIANTS = (
         f"{_LANES} WHERE c.held > 0 AND (c.tag = '' OR (most IS NULL AND burst IS NULL))",
     ),
     (
-        "the tag of row {} holds tasks, though it has room, and does not open by itself",
+        "the tag of row {} holds tasks, though it has room, and does not open on its own",
         (
             f"{_LANES} WHERE c.held > 0 AND (most IS NULL OR c.ready + c.leased < most)"
             " AND (burst IS NULL OR (c.ready < burst AND l.opens_at IS NULL))"

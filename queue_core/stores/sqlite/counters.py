@@ -58,13 +58,14 @@ def tally(tags: Sequence[int]) -> Iterable[tuple[int, int]]:
 class CounterChanges:
     """Changes of counters not written yet: a list of numbers for each tag. The changes of a queue are their sum."""
 
-    __slots__ = ("_limited", "_tags", "_wholes", "changed")
+    __slots__ = ("_limited", "_wholes", "changed", "unwritten")
 
     def __init__(self, limited: Container[int] = ()) -> None:
         """Args:
         limited: ids of the rows for whole queues that are limited, or whose tags are.
         """
-        self._tags: dict[int, list[int]] = {}
+        self.unwritten: dict[int, list[int]] = {}
+        """The numbers of each tag; none: the table has the counters. Verbs of other callers may have come before."""
         self._wholes: dict[int, int] = {}
         self._limited = limited
         self.changed: dict[int, set[int]] = {}
@@ -72,9 +73,9 @@ class CounterChanges:
 
     def of(self, whole: int, tag: int) -> list[int]:
         """Return the changes of a tag's counters, by counter, to be changed in place; its queue's follow."""
-        numbers = self._tags.get(tag)
+        numbers = self.unwritten.get(tag)
         if numbers is None:
-            numbers = self._tags[tag] = [0] * len(COLUMNS)
+            numbers = self.unwritten[tag] = [0] * len(COLUMNS)
             self._wholes[tag] = whole
             if whole in self._limited:
                 self.changed.setdefault(whole, set()).add(tag)
@@ -82,12 +83,7 @@ class CounterChanges:
 
     def pending(self, tag: int) -> Sequence[int]:
         """Return the changes of a tag's counters that are not written yet, by counter."""
-        return self._tags.get(tag, _NONE)
-
-    @property
-    def are_written(self) -> bool:
-        """Return whether the table has this transaction's counters: verbs of other callers may have come before."""
-        return not self._tags
+        return self.unwritten.get(tag, _NONE)
 
     def change(self, whole: int, tag: int, changes: Iterable[tuple[int, int]]) -> None:
         """Add to a tag's counters and its queue's: pairs of a counter and a number."""
@@ -97,10 +93,10 @@ class CounterChanges:
 
     def write(self, cursor: Cursor, *, now: Instant) -> None:
         """Write all changes; rows that change alike, such as a tag and its queue, together."""
-        tags, wholes = self._tags, self._wholes
+        tags, wholes = self.unwritten, self._wholes
         if not tags:
             return
-        self._tags, self._wholes = {}, {}
+        self.unwritten, self._wholes = {}, {}
         if len(tags) == 1:
             ((tag, numbers),) = tags.items()
             change = _change(tuple(numbers))

@@ -304,12 +304,12 @@ class FileIdentity:
         self._clock = clock
         self._checked_at = 0.0
         self._unchanged: tuple[int, int, int] | None = None
-        self._opened: dict[str, _FileId] = {"": found} if (found := self._at("")) is not None else {}
+        self._opened: dict[str, _FileId] = {"": found} if (found := self._current_id("")) is not None else {}
 
     def opened(self) -> None:
         """Record which files are open; called when all of them are. Raises `StoreUnavailableError`."""
         for kind in _KINDS:
-            found = self._at(kind)
+            found = self._current_id(kind)
             if found is None or self._opened.setdefault(kind, found) != found:
                 raise self._error(kind, found)
 
@@ -323,7 +323,12 @@ class FileIdentity:
         if seen == self._unchanged:
             return
         for kind, opened in self._opened.items():
-            if (found := self._at(kind)) != opened:
+            found: os.stat_result | None
+            try:
+                found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
+            except OSError:
+                found = None
+            if found is None or (found.st_dev, found.st_ino) != opened:
                 self._unchanged = None
                 raise self._error(kind, found)
         is_trusted = self._clock.now() - folder.st_mtime_ns // 1000 > FOLDER_TIME_MICROSECONDS
@@ -336,14 +341,14 @@ class FileIdentity:
             self.check()
             self._checked_at = now
 
-    def _at(self, kind: str) -> _FileId | None:
+    def _current_id(self, kind: str) -> _FileId | None:
         try:
-            found = os.stat(self._names[kind])  # noqa: PTH116 - on the way of every change
+            found = Path(self._names[kind]).stat()
         except OSError:
             return None
         return found.st_dev, found.st_ino
 
-    def _error(self, kind: str, found: _FileId | None) -> StoreUnavailableError:
+    def _error(self, kind: str, found: object) -> StoreUnavailableError:
         became = "was moved or removed" if found is None else "was replaced by another file"
         return StoreUnavailableError(
             f"{self._path}{kind} {became} while it was open: no change is acknowledged, as it would be lost. "

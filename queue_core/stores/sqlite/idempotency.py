@@ -8,12 +8,12 @@ import re
 from collections.abc import Iterator
 
 from queue_core.clock import Instant, after
-from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
+from queue_core.errors import StoreUnavailableError
 from queue_core.limits import MAX_INTEGER
 from queue_core.store import Kept
 from queue_core.stores.sqlite.driver import Cursor, SqliteConnection
 from queue_core.stores.sqlite.session import CatalogCache, SqliteSession
-from queue_core.verbs import ClientCall
+from queue_core.verbs import MEANING_SIGN, ClientCall, too_old
 
 MAX_SESSIONS = 20_000
 """Client sessions whose last call one process remembers."""
@@ -40,10 +40,7 @@ def answer_of(session: SqliteSession, call: ClientCall, *, now: Instant) -> byte
     if found is not None:
         return call.answer_in((found[0], found[1].encode()))
     if _is_forgotten(session.connection, since=after(now, -call.age_seconds)):
-        raise OutcomeUnknownError(
-            f"very many changes were made since this call was first sent ({call.age_seconds} s ago): "
-            "it is no longer known whether it took effect; check before repeating it"
-        )
+        raise too_old(call)
     return None
 
 
@@ -73,7 +70,7 @@ def _remember(catalog: CatalogCache, client: str, number: int) -> None:
 def record_answer(session: SqliteSession, call: ClientCall, answer: bytes) -> None:
     """See `Transaction.record_answer`. Transactions run one by one, so no other can have answered the call since."""
     session.has_changes = True
-    session.answers[call.session] = _line_of(call.session, call.number, answer.decode())
+    session.answers[call.session] = f"{call.session}/{call.number}/{call.meaning}{answer.decode()}"  # JSON: one line
     _remember(session.catalog, call.session, call.number)
     session.catalog.kept_answers += 1
     if session.catalog.kept_answers % TRIM_EVERY == 0:
@@ -85,11 +82,6 @@ def _answers_after(cursor: Cursor, row_id: int) -> Iterator[tuple[int, str, int]
     for found_id, kept in cursor.execute(_AFTER, (row_id,)).fetchall():
         for client, number in _CALL.findall(kept):
             yield found_id, client, int(number)
-
-
-def _line_of(client: str, number: int, answer: str) -> str:
-    """Return an answer as stored; `answer` is JSON, and so one line."""
-    return f"{client}/{number}/{answer}"
 
 
 def _is_forgotten(connection: SqliteConnection, *, since: Instant) -> bool:
@@ -111,6 +103,13 @@ def _parse_line(kept: str, client: str) -> tuple[int, str]:
     return int(number), answer
 
 
+MAX_KEPT_SESSIONS = 20_000
+MAX_KEPT_BYTES = 64 << 20
+"""How many sessions keep what `keep_answer` was given of clients' calls, and the bytes of that, about; of more, those
+kept longest ago are deleted."""
+DELETED_AT_ONCE = 64
+FORGOTTEN = ""
+"""The session that has, as its number, when the last of those was kept."""
 KEPT_MICROSECONDS = 2 * 86_400 * 1_000_000
 """Time after which the last answer of a transfer's session may be deleted."""
 EXAMINED_PER_NEW_SESSION = 4
@@ -135,6 +134,39 @@ def keep_answer(
     )
     if row is None:
         _forget_idle_sessions(session, now=now)
+    _forget_too_many(session, answer)
+
+
+def check_kept(session: SqliteSession, call: ClientCall, *, now: Instant) -> None:
+    """See `Transaction.check_kept`."""
+    last = last_answer(session, FORGOTTEN)
+    since = after(now, -call.age_seconds)
+    if call.age_seconds and (now - since > KEPT_MICROSECONDS or (last is not None and last[0] >= since)):
+        raise too_old(call)
+
+
+def _forget_too_many(session: SqliteSession, answer: bytes) -> None:
+    """Delete what was kept longest ago of clients' calls, which has a fingerprint, where it is too much."""
+    catalog, connection = session.catalog, session.connection
+    if catalog.kept_sessions is None:
+        ((catalog.kept_sessions, catalog.kept_bytes),) = connection.execute(
+            "SELECT count(*), ifnull(sum(length(answer)), 0) FROM sessions"
+        ).fetchall()
+    else:
+        catalog.kept_sessions += 1  # one that was there before counts anew, until they are counted again
+        catalog.kept_bytes += len(answer)
+    if catalog.kept_sessions <= MAX_KEPT_SESSIONS and catalog.kept_bytes <= MAX_KEPT_BYTES:
+        return
+    catalog.kept_sessions = None
+    oldest = connection.execute(
+        "SELECT session, kept_at FROM sessions WHERE kept_at < ? AND substr(answer, 1, 1) = ? ORDER BY kept_at LIMIT ?",
+        (MAX_INTEGER, MEANING_SIGN, DELETED_AT_ONCE),
+    ).fetchall()
+    ((count, size),) = connection.execute("SELECT count(*), ifnull(sum(length(answer)), 0) FROM sessions").fetchall()
+    if not oldest or (count <= MAX_KEPT_SESSIONS and size <= MAX_KEPT_BYTES):
+        return
+    connection.executemany("DELETE FROM sessions WHERE session = ?", [(name,) for name, _ in oldest])
+    connection.execute("REPLACE INTO sessions VALUES (?, ?, ?, ?)", (FORGOTTEN, oldest[-1][1], b"", MAX_INTEGER))
 
 
 def _forget_idle_sessions(session: SqliteSession, *, now: Instant) -> None:

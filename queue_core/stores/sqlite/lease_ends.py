@@ -5,10 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from queue_core import semantics
-from queue_core.clock import Instant, after, seconds_between
+from queue_core.clock import MICROSECONDS, Instant, after, seconds_between
 from queue_core.errors import WorkerRetiredError
 from queue_core.fast_values import LazyList, none_indexes
 from queue_core.stats import FinishedLease
+from queue_core.stores.rare_text import headers_of, set_rare_text
 from queue_core.stores.sqlite.adds import add, check_adds
 from queue_core.stores.sqlite.counters import DELETED, LEASED, LEASES, READY, Sample, finished_of, tally
 from queue_core.stores.sqlite.driver import Row
@@ -21,15 +22,16 @@ from queue_core.stores.sqlite.rows import (
     end,
     is_due,
     load,
-    payload_of,
+    long_payload_of,
     remove_ids,
+    remove_one,
     task_of,
     tombstone_names,
     write,
     write_reports,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, headers_of, parse_token
+from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, parse_token
 from queue_core.validation import check_lease_time, check_renewed_time
 from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
 
@@ -186,9 +188,9 @@ def _deleted_samples(rows: Sequence[Row], tags: Mapping[int, str | None], *, now
             False,
             "",
             now - added_at,
-            "" if headers is None else celery_id_of(headers_of(headers)),
+            "" if rare is None else celery_id_of(headers_of(rare)),
         )
-        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at, headers in rows
+        for task_id, tag_id, ready_at, leases, leased_at, worker, given, _, added_at, rare in rows
     ]
 
 
@@ -215,8 +217,6 @@ def exchange(
     session: SqliteSession, name: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
 ) -> tuple[Sequence[Deleted | None], Granted]:
     """See `Transaction.exchange`."""
-    if (exchanged := exchange_one(session, name, deletions, request, now=now)) is not None:
-        return exchanged
     if request.seconds is not None:
         check_lease_time(session.open_queue(name).spec, request.seconds)
     outcomes = delete(session, name, deletions, now=now)
@@ -266,7 +266,7 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
     if not rows or rows[0][4] != fence[1]:
         return [None]
     task_id, tag_id, _, _, _, _, given, is_long, *_ = rows[0]
-    remove_ids(session, [task_id], long=[task_id] if is_long else [])
+    remove_one(session, task_id, is_long=is_long)
     if given is not None:
         tombstone_names(session.connection, queue, [given], at=now)
     numbers = session.counts.of(queue.whole, tag_id)
@@ -302,10 +302,10 @@ def _lease_one(
         rows = session.cursor.execute(sql, (of, 1)).fetchall()
     if not rows:
         return _NOTHING
-    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, headers, checkpoint = rows[0]
+    eta, task_id, tag, added_at, number, last_leased_at, given, spent, payload, rare, checkpoint = rows[0]
     if spent is not None:
         return Granted(take(session, queue, rows, seconds=seconds, worker=worker, now=now))
-    end_at = after(now, seconds)
+    end_at = Instant(now + round(seconds * MICROSECONDS))
     session.cursor.execute(TAKE["one"], (end_at, worker, now, task_id))
     numbers = session.counts.of(queue.whole, tag)
     numbers[READY] -= 1
@@ -317,7 +317,7 @@ def _lease_one(
         queue.spec.name,
         f"_{task_id}" if given is None else given,
         session.tag(tag),
-        payload_of(session.connection, task_id, payload),
+        payload if payload is not None else long_payload_of(session.connection, task_id),
         f"{task_id}.{leased_at}",
         worker,
         number + 1,
@@ -325,7 +325,7 @@ def _lease_one(
         end_at,
         eta,
         added_at,
-        None if headers is None else headers_of(headers),
+        None,
         checkpoint,
     )
-    return Granted((granted,))
+    return Granted((granted if rare is None else set_rare_text(granted, rare),))

@@ -10,9 +10,10 @@ from queue_core import limits, semantics
 from queue_core.clock import Instant, after
 from queue_core.fast_values import LazyList
 from queue_core.semantics import is_delayed_until, size_of, unspent_end
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.stores.sqlite.counters import DELAYED, LEASED, LEASES, READY, tally
 from queue_core.stores.sqlite.driver import Row
-from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, in_turns, next_tag
+from queue_core.stores.sqlite.lanes.rotation import first_tags, heads_of, in_lease_order, next_tag, round_robin
 from queue_core.stores.sqlite.lanes.updates import expire, has_room_for, leave, room, update
 from queue_core.stores.sqlite.rows import (
     LONG_PAYLOAD_BYTES,
@@ -20,7 +21,7 @@ from queue_core.stores.sqlite.rows import (
     by_ids,
     completed,
     load,
-    payload_of,
+    long_payload_of,
     ready_rows,
     spent_of,
     spent_text,
@@ -29,7 +30,7 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
 from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
-from queue_core.task import Lease, TagFilter, headers_of, lease_of
+from queue_core.task import Lease, TagFilter, lease_of
 from queue_core.validation import check_lease_time
 from queue_core.verbs import Granted, LeaseRequest, PayloadAllowance
 
@@ -147,7 +148,7 @@ def _candidates(session: SqliteSession, queue: QueueRow, tags: TagFilter, *, cou
     if tags.kind == "oldest":
         tag_ids = _oldest_tag(session, queue, tag_ids)
     if queue.spec.per_tag.fair and (tag_ids is None or len(tag_ids) > 1):
-        return in_turns(session, queue, tag_ids, _COLUMNS, count=count)
+        return round_robin(session, queue, tag_ids, _COLUMNS, count=count)
     if tag_ids is None or len(tag_ids) == 1:
         return first_ready_rows(session, queue, None if tag_ids is None else tag_ids[0], count=count)
     if not tag_ids:
@@ -238,25 +239,24 @@ def take(
 
     def leases() -> list[Lease]:
         found: list[Lease] = []
-        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload, headers, checkpoint in rows:
+        for eta, task_id, tag_id, added_at, number, last_leased_at, given, _, payload, rare, checkpoint in rows:
             leased_at = now if now > last_leased_at else last_leased_at + 1
-            found.append(
-                Lease(
-                    name,
-                    f"_{task_id}" if given is None else given,
-                    tags[tag_id],
-                    payloads[task_id] if payload is None else payload,
-                    f"{task_id}.{leased_at}",
-                    worker,
-                    number + 1,
-                    leased_at,
-                    ends.get(task_id, end),
-                    eta,
-                    added_at,
-                    None if headers is None else headers_of(headers),
-                    checkpoint,
-                )
+            granted = Lease(
+                name,
+                f"_{task_id}" if given is None else given,
+                tags[tag_id],
+                payloads[task_id] if payload is None else payload,
+                f"{task_id}.{leased_at}",
+                worker,
+                number + 1,
+                leased_at,
+                ends.get(task_id, end),
+                eta,
+                added_at,
+                None,
+                checkpoint,
             )
+            found.append(granted if rare is None else set_rare_text(granted, rare))
         return found
 
     return LazyList(len(rows), leases) if len(rows) > 1 else tuple(leases())
@@ -273,5 +273,5 @@ def _take_spent(
             ends[task_id], still = unspent_end(end, spent_of(spent), now=now)
             session.connection.execute(_TAKE_SPENT, (ends[task_id], worker, now, spent_text(still), task_id))
         if payload is None:
-            payloads[task_id] = payload_of(session.connection, task_id, None)
+            payloads[task_id] = long_payload_of(session.connection, task_id)
     return ends, payloads

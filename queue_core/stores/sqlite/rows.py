@@ -17,10 +17,11 @@ from queue_core.fast_values import replaced
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
+from queue_core.stores.rare_text import set_rare_text
 from queue_core.stores.sqlite.counters import DELAYED, DIED, GAUGE_OF_STATE, LEASED, TOTAL_OF_OUTCOME
 from queue_core.stores.sqlite.driver import Cell, Row, SqliteConnection
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import Progress, StoredTask, TaskState, headers_of
+from queue_core.task import Progress, StoredTask, TaskState
 
 LONG_PAYLOAD_BYTES = 2048
 MAX_EXPIRED_PER_CALL = 500
@@ -55,7 +56,7 @@ _WRITE_ENDED = (
 """Appends a line to the attempts, without the first where there are as many as are kept; parses none of them."""
 _REPORT = "UPDATE tasks SET progress = coalesce(?, progress), checkpoint = coalesce(?, checkpoint) WHERE id = ?"
 _REST = (
-    "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x''), headers, attempts, progress,"
+    "SELECT coalesce(substr(coalesce(tasks.payload, payloads.payload), 1, ?), x''), attempts, progress,"
     " checkpoint FROM tasks LEFT JOIN payloads USING (id) WHERE id = ?"
 )
 
@@ -100,7 +101,7 @@ def load(connection: SqliteConnection, queue: QueueRow, ids: list[int]) -> list[
 
 def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
     """Return the task of a row that was selected as `COLUMNS`, without what `completed` adds."""
-    return StoredTask(
+    task = StoredTask(
         row[0],
         queue.spec.name,
         b"",
@@ -116,9 +117,9 @@ def task_of(session: SqliteSession, queue: QueueRow, row: Row) -> StoredTask:
         row[9],
         spent_of(row[11]),
         row[13],
-        None if row[15] is None else headers_of(row[15]),
         priority=row[14] or 0,
     )
+    return task if row[15] is None else set_rare_text(task, row[15])
 
 
 def state_of(row: Row) -> TaskState:
@@ -131,10 +132,8 @@ def stored_state(state: TaskState, priority: int) -> int:
     return -priority if state is TaskState.READY else int(state)
 
 
-def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None) -> bytes:
-    """Return a task's payload; None: it is a long one, and read from `payloads`."""
-    if payload is not None:
-        return payload
+def long_payload_of(connection: SqliteConnection, task_id: int) -> bytes:
+    """Return a task's long payload; a short one is in its row."""
     row = connection.execute("SELECT payload FROM payloads WHERE id = ?", (task_id,)).fetchone()
     assert row is not None, "it is written and deleted with its task"
     return bytes(row[0])
@@ -143,17 +142,16 @@ def payload_of(connection: SqliteConnection, task_id: int, payload: bytes | None
 def completed(
     connection: SqliteConnection, task: StoredTask, *, payload_bytes: int = LARGEST_PAYLOAD_BYTES
 ) -> StoredTask:
-    """Return a task of `task_of` with its payload, cut to `payload_bytes`, headers, attempts, progress and checkpoint.
+    """Return a task of `task_of` with its payload, cut to `payload_bytes`, attempts, progress and checkpoint.
 
     An attempt that it has already is one that is not written yet, and follows those stored.
     """
     row = connection.execute(_REST, (payload_bytes, task.id)).fetchone()
     assert row is not None, "its row was read in the same transaction"
-    payload, headers, attempts, progress, checkpoint = row
+    payload, attempts, progress, checkpoint = row
     return replaced(
         task,
         payload=payload,
-        headers=headers_of(headers),
         attempts=reduce(with_attempt, task.attempts, attempts_of(attempts)),
         progress=progress_of(progress),
         checkpoint=checkpoint,
@@ -213,6 +211,13 @@ def remove_ids(session: SqliteSession, ids: list[int], *, long: list[int]) -> No
     if long:
         form, cells = among(long)
         session.cursor.execute(_REMOVE_PAYLOADS[form], cells)
+
+
+def remove_one(session: SqliteSession, task_id: int, *, is_long: bool) -> None:
+    """Delete one task, and its payload if that is long."""
+    session.cursor.execute(_REMOVE["one"], (task_id,))
+    if is_long:
+        session.cursor.execute(_REMOVE_PAYLOADS["one"], (task_id,))
 
 
 def among(ids: list[int]) -> tuple[Form, tuple[Cell, ...]]:
@@ -354,7 +359,7 @@ def is_due(session: SqliteSession, queue: QueueRow, *, now: Instant) -> bool:
     """Return whether a lease of the queue has ended, or a delay is over."""
     ends: Instant | None
     begins: Instant | None
-    cells = (queue.id, queue.whole, int(session.counts.are_written))
+    cells = (queue.id, queue.whole, int(not session.counts.unwritten))
     ((ends, begins),) = session.cursor.execute(_DUE_AT, cells).fetchall()
     return (ends is not None and ends <= now) or (begins is not None and begins <= now)
 

@@ -98,6 +98,8 @@ class CatalogCache:
         self.answers_read = 0  # the last row of `answers` that `calls` covers
         self.answers_are_read = False  # whether `calls` covers all of them
         self.kept_answers = 0
+        self.kept_sessions: int | None = None  # about how many rows `sessions` has, and the bytes of their answers
+        self.kept_bytes = 0
         self.answer_bytes = 0  # of answers since the last of `answer_marks`
         self.answer_marks: deque[int] = deque()  # the last row of `answers` after each `ANSWER_BYTES_PER_MARK`
 
@@ -325,7 +327,11 @@ class SqliteSession:
 
     def record_all(self, queue: QueueRow, finished: list[Sample]) -> None:
         """Record finished leases, given as samples."""
-        self._finished.setdefault(queue.id, (queue, []))[1].extend(finished)
+        before = self._finished.get(queue.id)
+        if before is None:
+            self._finished[queue.id] = queue, [*finished]
+        else:
+            before[1].extend(finished)
 
     def write_samples(self) -> None:
         """Write the finished leases recorded so far."""
@@ -339,7 +345,8 @@ class SqliteSession:
 
     def write(self) -> None:
         """Write samples, answers and counters, right before the commit."""
-        self.write_samples()
+        if self._finished:
+            self.write_samples()
         if self.answers:
             self._keep_answers("\n".join(["", *self.answers.values(), ""]))
         catalog, last_id = self.catalog, self.next_id - 1
@@ -347,7 +354,8 @@ class SqliteSession:
             self.cursor.execute("UPDATE counts SET added = ? WHERE id = 0", (last_id,))
             catalog.counted_id = last_id
         catalog.next_id = self.next_id
-        self.counts.write(self.cursor, now=self.now)
+        if self.counts.unwritten:
+            self.counts.write(self.cursor, now=self.now)
         if self._new_tags:
             self._forget_idle_tags()
 

@@ -54,13 +54,17 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def _flushed(self) -> SqliteSession:
         """The session with all staged adds flushed; for all verbs but `add`."""
         session = self._session
-        if session.has_staged:
+        if session.staged_rows or session.staged:
             adds.flush(session)
         return session
 
-    def _at(self, now: Instant) -> SqliteSession:
-        self._session.now = now
-        return self._flushed
+    def _session_at(self, now: Instant) -> SqliteSession:
+        """The same, at an instant."""
+        session = self._session
+        session.now = now
+        if session.staged_rows or session.staged:
+            adds.flush(session)
+        return session
 
     def _updated(self, outcome: T, now: Instant) -> T:
         """Update the lanes of limited queues whose tasks a verb changed, and return its outcome."""
@@ -75,7 +79,7 @@ class SqliteTransaction(ChangeVerbs[Row]):
     # -- queues ---------------------------------------------------------------------------------------------------
 
     def put_queue(self, spec: QueueSpec, *, now: Instant) -> bool:
-        return admin.put_queue(self._at(now), spec, now=now)
+        return admin.put_queue(self._session_at(now), spec, now=now)
 
     def queue(self, name: str) -> QueueSpec:
         return self._flushed.queue(name).spec
@@ -106,27 +110,30 @@ class SqliteTransaction(ChangeVerbs[Row]):
         return self._updated(adds.add(self._flushed, queue, tasks, now=now), now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        session = self._at(now)
+        session = self._session_at(now)
         if (exchanged := lease_ends.exchange_one(session, queue, (), request, now=now)) is not None:
             return exchanged[1]
         return leases.lease(session, queue, request, now=now)
 
     def renew(self, queue: str, renewals: Sequence[Renewal], *, now: Instant) -> list[Renewed | None]:
-        return lease_ends.renew(self._at(now), queue, renewals, now=now)
+        return lease_ends.renew(self._session_at(now), queue, renewals, now=now)
 
     def release(self, queue: str, releases: Sequence[Release], *, now: Instant) -> list[FinishedLease | None]:
-        return self._updated(lease_ends.release(self._at(now), queue, releases, now=now), now)
+        return self._updated(lease_ends.release(self._session_at(now), queue, releases, now=now), now)
 
     def delete(self, queue: str, deletions: Sequence[Deletion], *, now: Instant) -> Sequence[Deleted | None]:
-        return self._updated(lease_ends.delete(self._at(now), queue, deletions, now=now), now)
+        return self._updated(lease_ends.delete(self._session_at(now), queue, deletions, now=now), now)
 
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        return lease_ends.exchange(self._at(now), queue, deletions, request, now=now)
+        session = self._session_at(now)
+        if (exchanged := lease_ends.exchange_one(session, queue, deletions, request, now=now)) is not None:
+            return exchanged
+        return lease_ends.exchange(session, queue, deletions, request, now=now)
 
     def expire(self, queue: str, *, limit: int, now: Instant) -> tuple[list[FinishedLease], bool]:
-        session = self._at(now)
+        session = self._session_at(now)
         row = session.open_queue(queue)
         expiry = updates.expire(session, row, now=now, limit=limit)
         if row.spec.rate is not None:  # time alone may have made room in the whole queue
@@ -136,19 +143,19 @@ class SqliteTransaction(ChangeVerbs[Row]):
     # -- administrators -------------------------------------------------------------------------------------------
 
     def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[Row]:
-        return change.hold(self._at(now), queue, selector, now=now)
+        return change.hold(self._session_at(now), queue, selector, now=now)
 
     def change(self, queue: str, changes: Sequence[tuple[Row, Outcome]], *, now: Instant) -> bool:
-        return self._updated(change.change(self._at(now), queue, changes, now=now), now)
+        return self._updated(change.change(self._session_at(now), queue, changes, now=now), now)
 
     def taken_names(self, queue: str, names: Sequence[str], *, now: Instant) -> set[str]:
-        return change.taken_names(self._at(now), queue, names, now=now)
+        return change.taken_names(self._session_at(now), queue, names, now=now)
 
     def lease_delayed(
         self, queue: str, task_id: int, *, expected: Instant, worker: str, seconds: float | None, now: Instant
     ) -> Lease | None:
         return leases.lease_delayed(
-            self._at(now), queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
+            self._session_at(now), queue, task_id, expected=expected, worker=worker, seconds=seconds, now=now
         )
 
     # -- reads ----------------------------------------------------------------------------------------------------
@@ -166,19 +173,19 @@ class SqliteTransaction(ChangeVerbs[Row]):
         now: Instant,
     ) -> Page:
         query = PeekQuery(tags, states, names, after, limit, payload_bytes, now)
-        return reads.peek(self._at(now), queue, query)
+        return reads.peek(self._session_at(now), queue, query)
 
     def stats(self, queue: str, tags: TagFilter, *, now: Instant) -> QueueStats:
-        return reads.stats(self._at(now), queue, tags, now=now)
+        return reads.stats(self._session_at(now), queue, tags, now=now)
 
     def tag_stats(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[TagStats]:
-        return reads.tag_stats(self._at(now), queue, after=after, limit=limit, now=now)
+        return reads.tag_stats(self._session_at(now), queue, after=after, limit=limit, now=now)
 
     def waiting(self, queue: str, tags: TagFilter, *, now: Instant) -> tuple[WaitingTask, ...]:
-        return reads.waiting(self._at(now), queue, tags, now=now)
+        return reads.waiting(self._session_at(now), queue, tags, now=now)
 
     def upcoming(self, queue: str, tags: TagFilter, *, until: Instant, limit: int, now: Instant) -> list[Instant]:
-        return reads.upcoming(self._at(now), queue, tags, until=until, limit=limit, now=now)
+        return reads.upcoming(self._session_at(now), queue, tags, until=until, limit=limit, now=now)
 
     def samples(self, queue: str, *, after: int, limit: int) -> Samples:
         self._flushed.write_samples()
@@ -194,7 +201,7 @@ class SqliteTransaction(ChangeVerbs[Row]):
         limit: int,
         now: Instant,
     ) -> History:
-        session = self._at(now)
+        session = self._session_at(now)
         session.write_samples()
         row = session.queue(queue)
         return counters.read_history(
@@ -202,14 +209,16 @@ class SqliteTransaction(ChangeVerbs[Row]):
         )
 
     def live_leases(self, queue: str, *, limit: int, now: Instant) -> list[LiveLease]:
-        return reads.live_leases(self._at(now), queue, limit=limit, now=now)
+        return reads.live_leases(self._session_at(now), queue, limit=limit, now=now)
 
     def admitted(self) -> Sequence[tuple[str, str | None, int]]:
+        if not self._session.admitted:
+            return ()
         admitted, self._session.admitted = self._session.admitted, {}
         return [(*key, count) for key, count in admitted.items()]
 
     def next_eta(self, queue: str, *, now: Instant) -> Instant | None:
-        return reads.next_eta(self._at(now), queue, now=now)
+        return reads.next_eta(self._session_at(now), queue, now=now)
 
     # -- supervisors ----------------------------------------------------------------------------------------------
 
@@ -217,24 +226,24 @@ class SqliteTransaction(ChangeVerbs[Row]):
         return worker_verbs.seen(self._flushed, workers)
 
     def retire_worker(self, worker: str, *, busy: Busy = "keep", now: Instant) -> bool:
-        return worker_verbs.retire(self._at(now), worker, busy=busy, now=now)
+        return worker_verbs.retire(self._session_at(now), worker, busy=busy, now=now)
 
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
-        return worker_verbs.fence(self._at(now), worker, now=now)
+        return worker_verbs.fence(self._session_at(now), worker, now=now)
 
     def lead(self, name: str, holder: str, *, seconds: float, now: Instant) -> bool:
-        return worker_verbs.lead(self._at(now), name, holder, seconds=seconds, now=now)
+        return worker_verbs.lead(self._session_at(now), name, holder, seconds=seconds, now=now)
 
     # -- transfer, idempotency ------------------------------------------------------------------------------------
 
     def restore(self, queue: str, tasks: Sequence[StoredTask], *, now: Instant) -> list[Added]:
-        return self._updated(transfer.restore(self._at(now), queue, tasks, now=now), now)
+        return self._updated(transfer.restore(self._session_at(now), queue, tasks, now=now), now)
 
     def held_names(self, queue: str, *, after: str | None, limit: int, now: Instant) -> list[HeldName]:
         return transfer.held_names(self._flushed, queue, after=after, limit=limit, now=now)
 
     def hold_names(self, queue: str, names: Sequence[HeldName], *, now: Instant) -> None:
-        transfer.hold_names(self._at(now), queue, names, now=now)
+        transfer.hold_names(self._session_at(now), queue, names, now=now)
 
     def set_moved(self, queue: str, to: str) -> None:
         transfer.set_moved(self._flushed, queue, to)
@@ -247,6 +256,9 @@ class SqliteTransaction(ChangeVerbs[Row]):
 
     def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
         idempotency.record_answer(self._session, call, answer)
+
+    def check_kept(self, call: ClientCall, *, now: Instant) -> None:
+        idempotency.check_kept(self._session, call, now=now)
 
     def last_answer(self, session: str) -> tuple[int, bytes] | None:
         return idempotency.last_answer(self._session, session)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from queue_core import semantics
 from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import Instant
+from queue_core.stores.rare_text import rare_text
 from queue_core.stores.sqlite.counters import ADDED, GAUGE_OF_STATE
 from queue_core.stores.sqlite.driver import Cell
 from queue_core.stores.sqlite.rows import (
@@ -16,7 +17,7 @@ from queue_core.stores.sqlite.rows import (
     stored_state,
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
-from queue_core.task import StoredTask, TaskState, headers_text
+from queue_core.task import StoredTask, TaskState
 from queue_core.verbs import Added, HeldName
 
 _INSERT = f"INSERT INTO tasks VALUES ({', '.join(20 * '?')})"  # noqa: S608
@@ -79,7 +80,7 @@ def _insert(session: SqliteSession, queue: QueueRow, tasks: Sequence[StoredTask]
                 task.name,
                 spent_text(task.spent),
                 task.max_leases,
-                headers_text(task.headers),
+                rare_text(task),
                 attempts_text(task.attempts),
                 progress_text(task.progress),
                 task.checkpoint,

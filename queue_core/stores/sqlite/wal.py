@@ -5,6 +5,7 @@ After a failed sync nothing is acknowledged as durable any more: the kernel may 
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from threading import Condition, Lock, RLock, Thread
@@ -101,7 +102,8 @@ class WalPreallocator:
         self._syncer = syncer
         self._frame_bytes = FRAME_HEAD_BYTES + page_bytes
         self._most_pages = most_pages + SPARE_PAGES
-        self._pages = 0
+        self.due_pages = FEWEST_PAGES
+        """The pages of the log from which on `keep` extends it."""
 
     def take_all(self) -> None:
         """Extend the log to its full length. As `keep`, only within a write transaction."""
@@ -109,20 +111,19 @@ class WalPreallocator:
 
     def forget(self) -> None:
         """Measure the log anew with the next commit, as it was truncated."""
-        self._pages = 0
+        self.due_pages = FEWEST_PAGES
 
     def keep(self, used_pages: int) -> None:
         """Extend the log if it is nearly full. Only within a write transaction, when nobody else writes to the log."""
-        if used_pages < FEWEST_PAGES or used_pages + SPARE_PAGES <= self._pages or self._pages >= self._most_pages:
-            return
-        self._grow(min(2 * used_pages, self._most_pages))
+        if used_pages >= self.due_pages:
+            self._grow(min(2 * used_pages, self._most_pages))
 
     def _grow(self, pages: int) -> None:
-        self._pages = pages
         try:
-            self._syncer.grow(LOG_HEAD_BYTES + self._pages * self._frame_bytes)
+            self._syncer.grow(LOG_HEAD_BYTES + pages * self._frame_bytes)
         except OSError:
-            self._pages = self._most_pages  # a full disk: the transaction may still fit into what is left
+            pages = self._most_pages  # a full disk: the transaction may still fit into what is left
+        self.due_pages = pages - SPARE_PAGES + 1 if pages < self._most_pages else sys.maxsize
 
 
 class GroupSync:
@@ -136,21 +137,21 @@ class GroupSync:
         self._path = path
         self._check_files = check_files
         self._is_misplaced = False
+        self.is_doubtful = False
+        """Whether `check` may raise: a sync has failed, or the files have been away, if only for a time."""
+        self.last = Ticket(0)
+        """The number of the last commit."""
         self._lock = RLock()
         self._ended = Condition(self._lock)  # notified at the end of a sync; entered by its lock: 0.12 us, not 0.20
-        self._committed = 0
         self._durable = 0
         self._busy = False
+        self._waiting = 0  # threads to notify at the end of a sync
         self._failure: OSError | None = None
 
     def record_commit(self) -> Ticket:
         """Number a commit that has just ended; only the holder of the write lock may call it."""
-        self._committed += 1
-        return Ticket(self._committed)
-
-    def last(self) -> Ticket:
-        """Return the number of the last commit."""
-        return Ticket(self._committed)
+        self.last = Ticket(self.last + 1)
+        return self.last
 
     def check(self) -> None:
         """Raise `StoreUnavailableError` once a sync has failed, and while the files are not at the store's path."""
@@ -168,13 +169,14 @@ class GroupSync:
         try:
             check()
         except StoreUnavailableError:
-            self._is_misplaced = True
+            self._is_misplaced = self.is_doubtful = True
             raise
 
     def fail(self, failure: OSError) -> None:
         """Acknowledge nothing more: what was written may be lost although a later sync succeeds."""
         with self._lock:
             self._failure = self._failure or failure
+            self.is_doubtful = True
             self._ended.notify_all()
 
     def wait(self, ticket: Ticket) -> None:
@@ -182,12 +184,17 @@ class GroupSync:
         while self._durable < ticket:
             with self._lock:
                 while self._busy and self._durable < ticket:
-                    self._ended.wait()
+                    self._waiting += 1
+                    try:
+                        self._ended.wait()
+                    finally:
+                        self._waiting -= 1
                 if self._durable >= ticket:
                     return
-                self.check()
+                if self.is_doubtful:
+                    self.check()
                 self._busy = True
-                covered = self._committed
+                covered = self.last
             self._sync(covered)
 
     def _sync(self, covered: int) -> None:
@@ -195,16 +202,22 @@ class GroupSync:
         failure: OSError | None = None
         try:
             self._syncer.sync()
-            self.check_files(self._check_files)
+            self._check_files()
             durable = covered
         except OSError as error:
             failure = error
+        except StoreUnavailableError:
+            self._is_misplaced = self.is_doubtful = True
+            raise
         finally:
             with self._lock:
                 self._busy = False
                 self._durable = durable or self._durable
-                self._failure = self._failure or failure
-                self._ended.notify_all()
+                if failure is not None:
+                    self._failure = self._failure or failure
+                    self.is_doubtful = True
+                if self._waiting:
+                    self._ended.notify_all()
 
     def close(self) -> None:
         """Release the file."""

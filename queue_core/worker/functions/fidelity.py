@@ -52,7 +52,7 @@ def difference(sent: object, arrived: object, *, place: str = "", depth: int = 0
     elif isinstance(sent, _VALUES):
         is_same = bool(sent == arrived)
     else:
-        return _of_parts(sent, arrived, place=place, depth=depth + 1)
+        return _compare_parts(sent, arrived, place=place, depth=depth + 1)
     return None if is_same else f"{place}: another {kind.__qualname__} would arrive"
 
 
@@ -68,19 +68,19 @@ def is_rounded(given: object, checked: object) -> bool:
     return False
 
 
-def _of_parts(sent: object, arrived: object, *, place: str, depth: int) -> str | None:
+def _compare_parts(sent: object, arrived: object, *, place: str, depth: int) -> str | None:
     """Compare two values of one type by what they contain, and by their attributes."""
     if isinstance(sent, _SEQUENCES) and isinstance(arrived, _SEQUENCES):
-        found = _of_items(sent, arrived, place=place, depth=depth)
+        found = _compare_items(sent, arrived, place=place, depth=depth)
     elif isinstance(sent, Mapping) and isinstance(arrived, Mapping):
-        found = _of_entries(sent, arrived, place=place, depth=depth)
+        found = _compare_entries(sent, arrived, place=place, depth=depth)
     elif isinstance(sent, _SETS) and isinstance(arrived, _SETS):
         twins = {item: item for item in arrived}
         if sent != arrived:
             return f"{place}: another {type(sent).__qualname__} would arrive"
-        found = _of_items(sent, [twins[item] for item in sent], place=place, depth=depth)
+        found = _compare_items(sent, [twins[item] for item in sent], place=place, depth=depth)
     elif type(sent).__name__ == "ValidatorIterator" and isinstance(sent, Iterable) and isinstance(arrived, Iterable):
-        return _of_items([*sent], [*arrived], place=place, depth=depth)
+        return _compare_items([*sent], [*arrived], place=place, depth=depth)
     else:
         found = None
     if found is not None:
@@ -103,7 +103,7 @@ def _of_parts(sent: object, arrived: object, *, place: str, depth: int) -> str |
     return None
 
 
-def _of_items(sent: Iterable[object], arrived: Iterable[object], *, place: str, depth: int) -> str | None:
+def _compare_items(sent: Iterable[object], arrived: Iterable[object], *, place: str, depth: int) -> str | None:
     mine, other = [*sent], [*arrived]
     if len(mine) != len(other):
         return f"{place}: {len(other)} of {len(mine)} items would arrive"
@@ -116,7 +116,7 @@ def _of_items(sent: Iterable[object], arrived: Iterable[object], *, place: str, 
     return None
 
 
-def _of_entries(
+def _compare_entries(
     sent: Mapping[object, object], arrived: Mapping[object, object], *, place: str, depth: int
 ) -> str | None:
     if len(sent) != len(arrived):

@@ -22,6 +22,7 @@ from functools import update_wrapper
 from types import CodeType
 from typing import Annotated, Any, Final, Protocol, TypeVar, get_args, get_origin
 
+from queue_core.attempts.error_text import name_of
 from queue_core.errors import AppError
 from queue_core.worker.context import Task
 from queue_core.worker.functions.arguments import hints_of
@@ -127,10 +128,12 @@ class AppHooks:
             try:
                 with watch(hook, until=_RUN_CODE):
                     value = self._run_start(hook, run)
-            except (Exception, SystemExit) as error:
-                failed = AppError(f"on_start {_name(hook)} failed: {type(error).__name__}")
+            except KeyboardInterrupt:  # Ctrl-C
+                raise
+            except BaseException as error:
+                failed = AppError(f"on_start {_name(hook)} failed: {name_of(type(error))}")
                 for _, later in self._close(run):
-                    failed.add_note(f"and then its clean-up failed: {type(later).__name__}")
+                    failed.add_note(f"and then its clean-up failed: {name_of(type(later))}")
                 raise failed from error
             with suppress(AppError):  # `check` said what is wrong, if its value is needed
                 kind = _provided(hook)

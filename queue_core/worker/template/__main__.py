@@ -229,7 +229,7 @@ def _run_worker(request: ForkRequest, inheritance: Inheritance, start: int, log:
             report = str(os.getpid())
         except Exception as error:  # noqa: BLE001 - the supervisor says it, and executes the worker
             report = f"{type(error).__name__}: {error}"[:MAX_SENTENCE_CHARACTERS]
-        if not _is_let_go(to_supervisor, report):
+        if not _received_go(to_supervisor, report):
             os._exit(0)
     from queue_core.worker.__main__ import main as work
 
@@ -249,7 +249,7 @@ def _exit_code(work: Callable[[Callable[[], None]], int], renewal: ForkRenewal) 
     return 1
 
 
-def _is_let_go(to_supervisor: socket.socket, report: str) -> bool:
+def _received_go(to_supervisor: socket.socket, report: str) -> bool:
     try:
         to_supervisor.send(report.encode(errors="replace"))
         return to_supervisor.recv(16) == b"go"

@@ -37,6 +37,7 @@ from queue_core.worker.template.generators import (
     sorted_generators,
 )
 from queue_core.worker.template.hazard import REMEDY, ForkHazard
+from queue_core.worker.template.kept_values import kept_value_hazards
 from queue_core.worker.template.living_objects import living_objects, names_of
 from queue_core.worker.template.native_threads import native_thread_hazards
 from queue_core.worker.template.preparation import ForkRenewal
@@ -106,6 +107,7 @@ def imported_state(*, own_descriptors: Collection[int], recorded: RecordedImport
         *finalizer_hazards(recorded, ends, names),
         *_beginning_hazards(files),
         *_identity_hazards(recorded),
+        *_kept_values(recorded),
         *_stream_hazards(recorded),
         *_timer_hazards(),
         *_event_loop_hazards(),
@@ -193,6 +195,11 @@ def _identity_hazards(recorded: RecordedImport | None) -> Iterator[ForkHazard]:
             f"{place} takes {what} while it is imported, which would be the same in all forked workers: take it "
             f"{REMEDY}",
         )
+
+
+def _kept_values(recorded: RecordedImport | None) -> Iterator[ForkHazard]:
+    if recorded is not None and recorded.span is not None:
+        yield from kept_value_hazards(recorded.span, recorded.drawn)
 
 
 def _stream_hazards(recorded: RecordedImport | None) -> Iterator[ForkHazard]:

@@ -21,13 +21,17 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from queue_core.attempts.failures import shown_path
+from queue_core.clock import SystemClock
 from queue_core.worker.template.imported_files import is_of_application
+from queue_core.worker.template.kept_values import ImportSpan
 from queue_core.worker.template.started_threads import StartedThreads, recorded_threads
 
 OWN_VARIABLES: Final = frozenset(
     {"TOWLINE_WORKER", "TOWLINE_POOL", "TOWLINE_SPEC", "TOWLINE_STATE_DIR", "TOWLINE_CONCURRENCY"}
 )
 """Variables that a worker has and its template has not, or has with another value."""
+MAX_DRAWN: Final = 10_000
+"""Random values of libraries that are remembered."""
 _OF_MAPPINGS: Final = frozenset({"os", "collections.abc", "_collections_abc"})
 _SOURCES: Final = frozenset({"uuid", "secrets", "random"})
 _FILES: Final = frozenset({"tempfile"})
@@ -70,6 +74,8 @@ class RecordedImport:
         streams: the files behind the standard streams before the import.
         folder: the working directory before the import; "" where it is gone.
         blocked: the signals that were blocked before the import.
+        span: when it began and ended.
+        drawn: random bytes and UUIDs that libraries took from the system, as bytes, the first ones.
     """
 
     threads: StartedThreads
@@ -81,11 +87,15 @@ class RecordedImport:
     streams: tuple[tuple[int, int] | None, ...] = ()
     folder: str = ""
     blocked: frozenset[int] = frozenset()
+    span: ImportSpan | None = None
+    drawn: list[bytes] = field(default_factory=list)
 
 
 @contextmanager
 def recorded_import() -> Iterator[RecordedImport]:
     """Record what an application does within the block."""
+    clock = SystemClock()
+    began_at, began = clock.now(), clock.monotonic()
     with ExitStack() as replaced, recorded_threads() as threads:
         recorded = RecordedImport(
             threads, streams=standard_streams(), folder=current_directory(), blocked=blocked_signals()
@@ -103,6 +113,7 @@ def recorded_import() -> Iterator[RecordedImport]:
             yield recorded
         finally:
             recorded.is_over = True
+            recorded.span = ImportSpan(began_at / 10**6, clock.now() / 10**6, began, clock.monotonic())
 
 
 def standard_streams() -> tuple[tuple[int, int] | None, ...]:
@@ -134,9 +145,15 @@ def blocked_signals() -> frozenset[int]:
 def _noting(recorded: RecordedImport, original: _Function, what: str, between: frozenset[str]) -> _Function:
     @wraps(original)
     def noting(*arguments: Any, **named: Any) -> Any:
-        if not recorded.is_over and (place := _place_of(sys._getframe(1), between)):  # noqa: SLF001 - the caller's line
+        if recorded.is_over:
+            return original(*arguments, **named)
+        if place := _place_of(sys._getframe(1), between):  # noqa: SLF001 - the caller's line
             recorded.identities.setdefault(place, what)
-        return original(*arguments, **named)
+            return original(*arguments, **named)
+        taken = original(*arguments, **named)
+        if len(recorded.drawn) < MAX_DRAWN and type(taken) in (bytes, uuid.UUID):
+            recorded.drawn.append(taken.bytes if type(taken) is uuid.UUID else taken)
+        return taken
 
     return noting
 

@@ -227,7 +227,7 @@ def _stage(home: Path, url: str, queues: Queues) -> Iterator[Stage]:
 
 def _through_up(site: BenchSite, application: str) -> dict[str, float]:
     """Measure from just before an add to a pool at zero, through `towline up`, to the task begun, and from a kill -9 of
-    the worker that holds it to the same task begun again."""
+    the worker that holds it to the same task restarted."""
     home = _home(site, application)
     recording = home / "recording"
     state_dir = state_of(load_project(home / "towline.yaml")).path
@@ -254,7 +254,7 @@ def _through_up(site: BenchSite, application: str) -> dict[str, float]:
                     (worker,) = [process for process in worker_processes(str(state_dir)) if process.leads]
                     began = time.monotonic_ns()
                     signal_exactly(worker, signal.SIGKILL)
-                    _wait(lambda: recorded(recording) == 2, fleet, "the task of a killed worker was not begun again")
+                    _wait(lambda: recorded(recording) == 2, fleet, "the task of a killed worker was not restarted")
                     _, at = _begun(recording)
                 _wait(lambda: not worker_processes(str(state_dir)), fleet, "the pool did not go to zero", every=0.1)
                 return (at - began) / 1e9

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.console.rates import KEPT_SECONDS, QueueLook, kept, look_of, rates
+from queue_core.console.rates import KEPT_SECONDS, QueueTotals, kept, rates, totals_of
 from queue_core.console.sparkline import HEIGHT, WIDTH, sparkline, total_of
 
 
@@ -31,28 +31,28 @@ def test_lines_of_several_pools_add_up() -> None:
     assert total_of([(1, None, 3), (1, None, None)]) == (2, None, 3)
 
 
-LOOK = QueueLook(100.0, 50, 40)
+LOOK = QueueTotals(100.0, 50, 40)
 
 
 @pytest.mark.parametrize(
     ("looks", "found"),
     [
         pytest.param([], None, id="the first look"),
-        pytest.param([QueueLook(99.5, 50, 40)], None, id="too soon"),
-        pytest.param([QueueLook(98.0, 40, 40)], (5.0, 0.0), id="two seconds"),
-        pytest.param([QueueLook(90.0, 0, 20), QueueLook(98.0, 40, 40)], (5.0, 2.0), id="since the oldest of late"),
-        pytest.param([QueueLook(100.0 - KEPT_SECONDS - 1, 0, 0)], None, id="long ago"),
-        pytest.param([QueueLook(98.0, 60, 0)], None, id="made anew"),
-        pytest.param([QueueLook(101.0, 50, 40)], None, id="the clock was set back"),
+        pytest.param([QueueTotals(99.5, 50, 40)], None, id="too soon"),
+        pytest.param([QueueTotals(98.0, 40, 40)], (5.0, 0.0), id="two seconds"),
+        pytest.param([QueueTotals(90.0, 0, 20), QueueTotals(98.0, 40, 40)], (5.0, 2.0), id="since the oldest of late"),
+        pytest.param([QueueTotals(100.0 - KEPT_SECONDS - 1, 0, 0)], None, id="long ago"),
+        pytest.param([QueueTotals(98.0, 60, 0)], None, id="made anew"),
+        pytest.param([QueueTotals(101.0, 50, 40)], None, id="the clock was set back"),
     ],
 )
-def test_rates_are_of_late(looks: list[QueueLook], found: tuple[float, float] | None) -> None:
+def test_rates_are_of_late(looks: list[QueueTotals], found: tuple[float, float] | None) -> None:
     assert rates(looks, LOOK) == found
 
 
 def test_looks_are_kept_for_a_while() -> None:
-    looks: tuple[QueueLook, ...] = ()
+    looks: tuple[QueueTotals, ...] = ()
     for tenth in range(1000):
-        looks = kept(looks, QueueLook(tenth / 10, tenth, 0))
+        looks = kept(looks, QueueTotals(tenth / 10, tenth, 0))
     assert 10 <= len(looks) <= KEPT_SECONDS + 2
-    assert look_of({"as_of": 2_500_000, "added_total": 7, "deleted_total": 3}) == QueueLook(2.5, 7, 3)
+    assert totals_of({"as_of": 2_500_000, "added_total": 7, "deleted_total": 3}) == QueueTotals(2.5, 7, 3)

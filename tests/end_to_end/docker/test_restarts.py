@@ -35,7 +35,7 @@ def test_an_engine_that_is_killed_and_started_again_during_load_loses_no_task(
         else:
             deaths = eventually(lambda: (d := site.deaths()).keys() >= before.keys() and d)
             assert {deaths[worker]["cause"] for worker in before} <= {"drained", "overdue"}
-            assert all("engine was away" in str(deaths[worker]["detail"]) for worker in before)
+            assert all("engine was unavailable" in str(deaths[worker]["detail"]) for worker in before)
         site.stop()
 
 

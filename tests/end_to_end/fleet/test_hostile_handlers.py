@@ -1,55 +1,30 @@
 """Whatever a handler raises costs its task one attempt, and ends it: in workers that are processes, however started."""
 
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import pytest
 
 from queue_core.task import QueueSpec
 from tests.support.fleet.both_ways import BothWays
-
-RAISED: Final = (
-    "ValueError('plain')",
-    "hostile('__str__')",
-    "hostile('__repr__')",
-    "hostile('errors', property)",
-    "hostile('__notes__', property)",
-    "hostile('__cause__', property)",
-    "hostile('__class__', property)",
-    "MemoryError()",
-    "RecursionError()",
-    "SystemExit(3)",
-    "SystemExit('bye')",
-    "KeyboardInterrupt()",
-    "GeneratorExit()",
-    "asyncio.CancelledError()",
-    "StopIteration(7)",
-    "BaseExceptionGroup('all', [KeyboardInterrupt(), SystemExit(1)])",
-)
-TOP: Final = f"""
-import asyncio
-
-class BrokenError(BaseException): ...
-
-def hostile(name, wrap=lambda call: call):
-    def call(*_):
-        raise BrokenError
-    return type("HostileError", (Exception,), {{name: wrap(call)}})()
-
-RAISED = [{", ".join(f"lambda: {each}" for each in RAISED)}]
-"""
+from tests.support.fleet.odd_exceptions import ALL
 
 
 @pytest.mark.parametrize("start", ["executed", "forked"])
 @pytest.mark.parametrize("kind", ["def", "async def"])
+@pytest.mark.parametrize("concurrency", [1, 3])
 def test_whatever_a_handler_raises_costs_one_attempt_and_no_worker(
-    tmp_path: Path, kind: Literal["def", "async def"], start: str
+    tmp_path: Path, kind: Literal["def", "async def"], start: str, concurrency: int
 ) -> None:
     spec = QueueSpec("q", max_leases=1)
-    ways = BothWays(tmp_path, TOP, "note(n)\nraise RAISED[n]()", {}, kind=kind, tasks=len(RAISED), queue=spec)
+    top = "from tests.support.fleet.odd_exceptions import raise_all"
+    count = len(ALL) + len(ALL) % 2  # as many for each of the two workers
+    body = f"note(n)\nraise_all(min(n, {len(ALL) - 1}))"
+    ways = BothWays(tmp_path, top, body, {}, kind=kind, tasks=count, queue=spec, concurrency=concurrency)
     left = ways.executed() if start == "executed" else ways.forked()
-    assert left.attempts == {str(n): ("raised",) for n in range(len(RAISED))}
-    assert sorted(map(int, left.files["notes"].split())) == list(range(len(RAISED)))
+    named = {n: ALL[min(n, len(ALL) - 1)] for n in range(count)}
+    assert {named[n]: left.attempts.get(str(n)) for n in range(count)} == dict.fromkeys(named.values(), ("raised",))
+    assert sorted(map(int, left.files["notes"].split())) == list(range(count))
     assert (left.codes, left.tasks_left) == ((0, 0), 0)
 
 

@@ -49,7 +49,7 @@ def test_a_program_that_cannot_be_used_is_refused_at_the_start(
     assert code == 78
     assert "error: pools.resize.app: " in shown
     assert sentence in shown
-    assert "next: mend it, or add --no-import-check" in shown
+    assert "next: fix it, or add --no-import-check" in shown
     assert not (tmp_path / "queue.db").exists()
 
 

@@ -1,14 +1,16 @@
 """Runs a command of `towline` with a probe in each of its loops, and tells over a pipe how long one stood still.
 
-A pause is the time by which a tick of the loop comes late, without the time for which its thread was ready and had no
-processor, and at most the processor time that the process took meanwhile: what a busy machine takes away does not
-count, and what another thread does with the interpreter's lock does.
+A pause is the time by which a tick of the loop comes late, in parts: the processor time of the loop's own thread (what
+the garbage collector took of it is known too), then as much as other threads of the process ran meanwhile, as they may
+have had the interpreter's lock, then what is left, for which it waited for the kernel. The time for which the loop's
+thread was ready and had no processor is what a busy machine takes away: it does not count.
 """
 
 import asyncio
+import ctypes
+import gc
 import json
 import os
-import resource
 import sys
 import threading
 import time
@@ -18,62 +20,115 @@ from types import FrameType
 SCHEDULED = "/proc/thread-self/schedstat"
 """Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
 TICK_SECONDS = 0.002
-LATE_SECONDS = 0.03
-"""A tick that is so late has the stack of its loop kept."""
+LATE_SECONDS = 0.025
+"""When a tick is so late, the stacks of all threads are kept."""
+SHOWN_FRAMES = 5
+WAITING = frozenset({"wait", "look", "select", "poll", "get", "sleep", "_worker", "_work", "answer", "join", "sigwait"})
+"""The innermost functions of threads that do nothing."""
+
+
+_MALLINFO = (
+    *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+    *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+)
 
 
 class Probe:
     """The longest pause of all loops since it was asked last, and where the loop was then."""
 
     def __init__(self) -> None:
-        self.pause_seconds = 0.0
-        self.where = ""
+        self._held_seconds = 0.0
+        self._longest: dict[str, object] = {}
+        self._collecting_seconds = 0.0
+        self._collection_began = 0.0
         self._due: dict[int, float] = {}
+        self._stacks: dict[int, str] = {}
+        gc.callbacks.append(self._collect)
+
+    def _collect(self, phase: str, _info: dict[str, int]) -> None:
+        if phase == "start":
+            self._collection_began = time.thread_time()
+        else:
+            self._collecting_seconds += time.thread_time() - self._collection_began
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tick in a loop, from now on."""
-        thread = threading.get_ident()
         scheduled = os.open(SCHEDULED, os.O_RDONLY)
 
-        def ready_seconds() -> float:
-            return int(os.pread(scheduled, 100, 0).split()[1]) / 1e9
+        def clocks() -> tuple[float, float, float, float, float]:
+            ready = int(os.pread(scheduled, 100, 0).split()[1]) / 1e9
+            own = time.thread_time()
+            return time.perf_counter(), own, time.process_time() - own, ready, self._collecting_seconds
 
-        last_cpu, last_ready = time.process_time(), ready_seconds()
+        thread = threading.get_ident()
+        last, due = clocks(), time.perf_counter()
 
         def tick() -> None:
-            nonlocal last_cpu, last_ready
-            now, cpu, ready = time.perf_counter(), time.process_time(), ready_seconds()
-            pause = min(now - self._due[thread] - (ready - last_ready), cpu - last_cpu)
-            self.pause_seconds = max(self.pause_seconds, pause)
-            last_cpu, last_ready = cpu, ready
-            self._due[thread] = time.perf_counter() + TICK_SECONDS  # reading it may have taken the lock away
+            nonlocal last, due
+            found = clocks()
+            _, own, others, ready, collecting = (now - then for now, then in zip(found, last, strict=True))
+            late = found[0] - due
+            own = min(own, late)
+            lock = max(0.0, min(late - ready - own, others))
+            if own + lock > self._held_seconds:
+                self._held_seconds = own + lock
+                self._longest = {
+                    "own_seconds": own,
+                    "lock_seconds": lock,
+                    "waited_seconds": max(0.0, late - ready - own - lock),
+                    "late_seconds": late,
+                    "collecting_seconds": collecting,
+                    "where": self._stacks.get(thread, ""),
+                }
+            self._stacks.pop(thread, None)
+            last = clocks()  # reading them may have taken the lock away
+            due = last[0] + TICK_SECONDS
+            self._due[thread] = due
             loop.call_later(TICK_SECONDS, tick)
 
-        self._due[thread] = time.perf_counter()
         loop.call_soon(tick)
 
     def look(self) -> None:
-        """Keep the stack of a loop that is late; runs in a thread of its own."""
+        """Keep the stacks when a loop is late; runs in a thread of its own.
+
+        It needs the interpreter's lock: what holds that in C is seen as it comes out. (A handler of `faulthandler`
+        needs none, but a program that goes on breaks by it now and then.)
+        """
         while True:
             time.sleep(TICK_SECONDS)
             now = time.perf_counter()
             for thread, due in list(self._due.items()):
-                frame = sys._current_frames().get(thread)
-                if now - due > LATE_SECONDS and frame is not None:
-                    self.where = _lines(frame)
+                if now - due > LATE_SECONDS and thread not in self._stacks:
+                    frames = sys._current_frames()
+                    first = [frames.pop(thread)] if thread in frames else []
+                    others = [one for one in frames.values() if one.f_code.co_name not in WAITING]
+                    self._stacks[thread] = " || beside ".join(map(_lines, [*first, *others]))
 
     def answer(self, asked: int, told: int) -> None:
         """Tell what was found whenever a byte arrives; runs in a thread of its own."""
         while os.read(asked, 1):
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-            found = {"pause_seconds": self.pause_seconds, "where": self.where, "peak_kib": peak}
-            self.pause_seconds, self.where = 0.0, ""
-            os.write(told, json.dumps(found).encode() + b"\n")
+            found, self._longest, self._held_seconds = self._longest, {}, 0.0
+            os.write(told, json.dumps({**found, **memory()}).encode() + b"\n")
 
 
 def _lines(frame: FrameType) -> str:
-    found = traceback.extract_stack(frame)[-4:]
-    return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in reversed(found))
+    found = reversed(traceback.extract_stack(frame)[-SHOWN_FRAMES:])
+    return " < ".join(f"{one.filename.rpartition('/')[2]}:{one.lineno} {one.name}" for one in found)
+
+
+class _Mallinfo(ctypes.Structure):
+    """What `mallinfo2` of glibc returns, of all arenas together."""
+
+    _fields_ = [(name, ctypes.c_size_t) for name in _MALLINFO]
+
+
+def memory() -> dict[str, int]:
+    """Return what of this process's memory is in use: bytes of malloc, its free bytes, and Python's own blocks."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Mallinfo
+    found = mallinfo()
+    used = int(found.uordblks + found.hblkhd)
+    return {"malloc_bytes": used, "free_bytes": int(found.fordblks), "blocks": sys.getallocatedblocks()}
 
 
 def main() -> None:

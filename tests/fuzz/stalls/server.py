@@ -21,6 +21,7 @@ from tests.support.servers import read_reply, request
 ROLES = ("viewer", "producer", "worker", "operator", "admin")
 TOKENS = {role: f"{role}-0123456789abcdef" for role in ROLES}
 POOL = "pool"
+MIB = 1 << 20
 SETTINGS = """
 store: sqlite:///towline.db
 server: {{listen: "127.0.0.1:{port}", grpc: "127.0.0.1:{grpc_port}", tokens: [{tokens}]}}
@@ -36,11 +37,38 @@ STREAM_SECONDS = 0.3
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """The longest pause since the question before, where the loop was then, and the memory of the process."""
+    """The longest pause since the question before, where the loop was then, and the memory of the process.
 
-    seconds: float
-    where: str
-    resident_bytes: int
+    Args:
+        own_seconds: processor time of the loop's thread, of which `collecting_seconds` were the garbage collector's.
+        lock_seconds: other threads ran meanwhile.
+        waited_seconds: nobody of this process ran: the loop waited for the kernel.
+        late_seconds: all in all, with what a busy machine took away.
+    """
+
+    own_seconds: float = 0.0
+    lock_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    late_seconds: float = 0.0
+    collecting_seconds: float = 0.0
+    where: str = ""
+    resident_bytes: int = 0
+    malloc_bytes: int = 0
+    free_bytes: int = 0
+    blocks: int = 0
+
+    @property
+    def held_seconds(self) -> float:
+        """The time for which the loop worked, or another thread may have kept the interpreter from it."""
+        return self.own_seconds + self.lock_seconds
+
+    @property
+    def memory(self) -> str:
+        """The memory in words."""
+        return (
+            f"{self.resident_bytes / MIB:.0f} MiB resident; malloc {self.malloc_bytes / MIB:.0f} MiB in use, "
+            f"{self.free_bytes / MIB:.0f} free; {self.blocks:,} blocks of Python's"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +88,11 @@ class ProbedServer:
         os.write(self.asked, b"?")
         data = b""
         while not data.endswith(b"\n"):
-            data += os.read(self.told, 65_536)
+            more = os.read(self.told, 65_536)
+            assert more, f"the server ended: {self.process.wait(30)} {self.log.read_text()[-2_000:]}"
+            data += more
         found = json.loads(data)
-        resident = psutil.Process(self.process.pid).memory_info().rss
-        return Pause(found["pause_seconds"], found["where"], resident)
+        return Pause(**found, resident_bytes=psutil.Process(self.process.pid).memory_info().rss)
 
     def ask(
         self,

@@ -238,7 +238,7 @@ def test_a_reload_is_answered_with_what_changed(operator: Caller, up: RunningUp)
     draft.replace(settings)
     told = operator("reload")
     assert told.code == 78
-    assert "the supervisor goes on as before" in " ".join(told.err.split())
+    assert "the supervisor continues with its old settings" in " ".join(told.err.split())
     draft.write_text(before)
     draft.replace(settings)
     assert operator("reload", "--json").json == {

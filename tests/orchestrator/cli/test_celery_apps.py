@@ -112,13 +112,13 @@ def test_an_app_that_loses_nothing_is_well(facts: CeleryFacts) -> None:
         ),
         pytest.param(
             having(REDIS, worker_cancel_long_running_tasks_on_connection_loss=False),
-            "is run by another worker too",
+            "another worker runs it too",
             "worker_cancel_long_running_tasks_on_connection_loss = True",
             id="a lost connection, elsewhere",
         ),
         pytest.param(
             having(TOWLINE, worker_cancel_long_running_tasks_on_connection_loss=True),
-            "are cancelled and begin again",
+            "are cancelled and restarted needlessly",
             "worker_cancel_long_running_tasks_on_connection_loss = False",
             id="a lost connection, on Towline",
         ),
@@ -148,7 +148,7 @@ def test_an_app_that_loses_nothing_is_well(facts: CeleryFacts) -> None:
         ),
         pytest.param(having(REDIS, accept_content=["json", "pickle"]), "can run any code", "['json']", id="pickle"),
         pytest.param(
-            having(REDIS, broker_connection_retry_on_startup=False), "ends at once", "= True", id="no broker at start"
+            having(REDIS, broker_connection_retry_on_startup=False), "exits at once", "= True", id="no broker at start"
         ),
         pytest.param(having(REDIS, worker_max_tasks_per_child=1), "starts a process", "100", id="a process per task"),
         pytest.param(replace(TOWLINE, version="5.4.0"), "none of those", "5.5", id="an old Celery"),

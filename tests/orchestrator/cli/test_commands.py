@@ -394,7 +394,7 @@ def test_suspects_that_wait_are_told_where_there_are_some(
 def test_why_tells_the_decision_its_limits_and_its_numbers(shown: Commands) -> None:
     told = shown("why", "resize")
     assert "1 -> 3" in told.out
-    assert "held back by max: max 3" in told.out
+    assert "limited by max: max 3" in told.out
     assert "without that it would have 5 workers" in told.out
     assert "a task takes 0.50 s" in told.out
     unknown = shown("why", "resise")

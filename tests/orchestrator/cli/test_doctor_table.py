@@ -144,7 +144,7 @@ def _without_volume(stage: TroubleStage) -> Found:
 
 
 CONDITIONS: Final[Mapping[str, Callable[[TroubleStage], Found]]] = {
-    "the engine is away, or not ours to ask": _away,
+    "the engine is unavailable, or not ours to ask": _away,
     "it answers slowly": _slow,
     "it has not the image": _without_image,
     "a network is not there": _without_network,

@@ -18,7 +18,7 @@ def test_a_worker_that_hangs_is_told_with_what_is_known(tmp_path: Path) -> None:
     well = {"worker": "resize-2", "pool": "resize", "state": "idle"}
     (found,) = worker_findings({"workers": [frozen, well]}, StateDir(tmp_path))
     assert (found.check, found.level) == ("workers", "warn")
-    assert found.found == "resize: resize-1 neither holds a task nor asks for one: paused (docker pause)"
+    assert found.found == "resize: resize-1 is not responding: paused (docker pause)"
     assert "replaced" in found.fix
 
 

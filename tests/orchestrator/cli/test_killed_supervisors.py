@@ -5,6 +5,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,45 @@ def test_a_supervisor_named_by_this_host_is_called_only_while_its_process_lives(
         register(server.url, *ended)
         with pytest.raises(CommandError, match="has ended"):
             url_on(socket.gethostname(), url=server.url, token_file=None, file=None)
+
+
+OTHER = "http://192.0.2.7:7879"
+
+
+@pytest.mark.parametrize(
+    ("host", "url", "start"),
+    [
+        pytest.param("elsewhere", OTHER, "", id="another machine"),
+        pytest.param(socket.gethostname(), OTHER, "own", id="a process of this one that names another"),
+        pytest.param(socket.gethostname(), URL, "1", id="a process of this one that has another start"),
+        pytest.param(socket.gethostname(), URL, "", id="a process of this one without a start"),
+        pytest.param("elsewhere", URL, "own", id="the loopback, as another machine registers it"),
+    ],
+)
+def test_a_token_goes_to_no_registered_address_that_is_neither_proven_nor_named(
+    host: str, url: str, start: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_gateway, "LOOK_SECONDS", 0.0)
+    started = process_start(os.getpid()) if start == "own" else start
+    with a_server() as server:
+        facts = {"host": host, "phase": "leading", "reach": "network", "url": url, "pid": str(os.getpid())}
+        with closing(open_queues(server.url)) as queues:
+            queues.register(KIND, "s", {**facts, "process_start": started}, seconds=60)
+        assert url_on(host, url=server.url, token_file=None, file=None) == url, "without a token nothing is given away"
+        monkeypatch.setenv("TOWLINE_TOKEN", "secret")
+        with pytest.raises(CommandError) as refused:
+            url_on(host, url=server.url, token_file=None, file=None)
+        assert f"--url {url}" in str(refused.value.fix)
+        assert "secret" not in str(refused.value)
+        monkeypatch.setenv("TOWLINE_URL", f"{server.url},{url}/")
+        assert url_on(host, url=None, token_file=None, file=None) == url
+
+
+def test_the_registered_address_is_the_one_that_was_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_gateway, "LOOK_SECONDS", 0.0)
+    monkeypatch.setenv("TOWLINE_TOKEN", "secret")
+    with a_server() as server:
+        facts = {"host": "elsewhere", "phase": "leading", "reach": "network", "url": server.url, "pid": "1"}
+        with closing(open_queues(server.url)) as queues:
+            queues.register(KIND, "s", facts, seconds=60)
+        assert url_on("elsewhere", url=server.url, token_file=None, file=None) == server.url

@@ -121,7 +121,7 @@ def test_why_tells_what_was_seen_what_decided_and_what_held_it(past: Commands) -
         "every task gets a slot at once: 900 wait and 0.00 arrive a second, and all 4 workers of max can begin 60 "
         "within the slo of 30 s" in told
     )
-    assert "held back by max: max is 4" in told
+    assert "limited by max: max is 4" in told
     assert "without that it would have " in told
     assert "seen: 900 ready, 0 in flight, 0 delayed, 0 dead tasks" in told
     assert "seen: 2 busy, 0 idle, 0 starting, 0 draining workers" in told

@@ -51,3 +51,21 @@ def test_the_last_line_counts_dead_tasks_and_not_their_attempts(tmp_path: Path) 
         queue.delete(queue.lease(4, tags=TagFilter.of("good"), worker="w1"))
     queues.close()
     assert last_line(logged) == "Stopped. 4 done, 6 dead, 1 still waits in sqlite:///q.db."
+
+
+def test_the_last_line_counts_no_task_that_was_deleted_by_hand(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/queue.db"
+    project = parse(SETTINGS.format(url=url), name="towline.yaml", directory=tmp_path)
+    queues = open_queues(url)
+    queues.put_queue(QueueSpec("thumbs", max_leases=1))
+    queue = queues.queue("thumbs")
+    queue.add([NewTask(name=f"t{number}") for number in range(9)])
+    with capture_logs() as logged, UpView(project, None, tells_events=False, url=url).counted(store="sqlite:///q.db"):
+        done, running, died = (queue.lease(worker="w1") for _ in range(3))
+        queue.delete(done)
+        queue.release(died, delay_seconds=0)
+        names = [task.shown_name for task in queue.peek().tasks]
+        queue.delete_by_name([running[0].name, died[0].name, names[-1]])  # running, dead, waiting
+        queue.purge()
+    queues.close()
+    assert last_line(logged) == "Stopped. 1 done, 0 dead, 0 still wait in sqlite:///q.db."

@@ -180,7 +180,7 @@ def test_a_hung_worker_is_told_in_one_sentence_of_what_it_does(file: TextIO) -> 
     stage.screen.take(hung | {"seconds": 12.0, "condition": ""})
     assert stage.shown() == [
         "resize-d2v ! resize runs on without its lease, at tasks.py:10; another worker takes its place",
-        "resize-d2v ! has neither held a task nor asked for one for 12 s; another worker takes its place",
+        "resize-d2v ! not responding for 12 s; another worker takes its place",
     ]
 
 
@@ -223,7 +223,7 @@ def test_a_death_waits_a_moment_for_its_task_to_be_begun_again(file: TextIO) -> 
     assert stage.shown() == []
     stage.clock.advance(BEGUN_SECONDS)
     assert stage.shown() == [
-        "resize-d2v x killed by SIGKILL; its task waits to be begun again   (towline why-died resize-d2v)"
+        "resize-d2v x killed by SIGKILL; its task is waiting for another worker   (towline why-died resize-d2v)"
     ]
 
 
@@ -242,7 +242,7 @@ def test_after_a_second_request_to_stop_a_death_is_said_to_be_asked_for(file: Te
     stage.screen.take({"event": events.WORK_COUNTED, "done": 41, "dead": 1, "waiting": 4, "store": "sqlite:///a.db"})
     assert stage.shown() == [
         "Finishing 3 tasks (resize-d2v, task _9, 8 s so far; 2 more), for at most 30 s. Ctrl-C again ends it at once.",
-        "resize-d2v x ended: you asked twice; its task waits in the queue   (towline why-died resize-d2v)",
+        "resize-d2v x ended: you asked twice; its task is waiting in the queue   (towline why-died resize-d2v)",
     ]
     assert stage.shown(is_last=True) == ["Stopped. 41 done, 1 dead, 4 still wait in sqlite:///a.db."]
 
@@ -258,18 +258,18 @@ def test_failures_that_were_counted_are_told_before_the_end(file: TextIO) -> Non
 
 
 @pytest.mark.parametrize(
-    ("fates", "begun_after", "said"),
+    ("fates", "restarted_after", "said"),
     [
-        pytest.param(["given back"], 0.17, "its task was begun again after 0.17 s", id="one"),
-        pytest.param(["given back"] * 2, 1.0, "its 2 tasks were begun again after 1 s", id="two"),
+        pytest.param(["given back"], 0.17, "its task was restarted after 0.17 s", id="one"),
+        pytest.param(["given back"] * 2, 1.0, "its 2 tasks were restarted after 1 s", id="two"),
         pytest.param(["dead"], None, "its task is dead", id="dead"),
-        pytest.param(["held back"], None, "its task is held back, to run alone", id="suspected"),
+        pytest.param(["held back"], None, "its task will run alone", id="suspected"),
         pytest.param([], None, "", id="none"),
     ],
 )
-def test_what_became_of_a_dead_workers_tasks(fates: list[str], begun_after: float | None, said: str) -> None:
+def test_what_became_of_a_dead_workers_tasks(fates: list[str], restarted_after: float | None, said: str) -> None:
     tasks = [OrphanedTask("thumbs", "_5", fate) for fate in fates]
-    assert fate_of(tasks, held=len(tasks), begun_after=begun_after) == said
+    assert fate_of(tasks, held=len(tasks), restarted_after=restarted_after) == said
 
 
 def test_a_reload_names_each_change_and_what_waits_for_a_restart() -> None:

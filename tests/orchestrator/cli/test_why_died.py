@@ -60,12 +60,12 @@ def test_without_a_worker_the_latest_deaths_are_listed_newest_first(towline: Com
 
 def test_workers_that_finished_when_asked_are_listed_only_on_request(towline: Commands) -> None:
     asked = a_death("resize-asked", cause="drained", detail="asked to finish: its settings changed")
-    recycled = a_death("resize-recycled", cause="finished", detail="finished by itself: 7 tasks done, at most 7")
+    recycled = a_death("resize-recycled", cause="finished", detail="finished: 7 tasks done, at most 7")
     bury(
         towline,
         a_death("resize-killed"),
         a_death("resize-amid", a_held("t1"), cause="finished", detail="exit code 0, in the middle of its work"),
-        a_death("resize-early", cause="finished", detail="finished by itself", failed_start=True),
+        a_death("resize-early", cause="finished", detail="finished", failed_start=True),
         asked,
         recycled,
     )
@@ -116,7 +116,7 @@ def test_a_certificate_tells_what_happened_what_it_held_what_became_of_it_and_wh
     assert "held: 4 tasks" in told.out
     lines = {line.split(":")[0].split()[0]: line for line in told.out.splitlines() if line.startswith("    thumbs/")}
     assert (
-        "suspect (the 2nd death while it was held), held back to run alone; dead now: its worker died 3"
+        "suspect (the 2nd death while it was held), will run alone; dead now: its worker died 3"
         in (lines["thumbs/poison"])
     )
     assert "given back; leased now by resize-next (lease 1)" in lines["thumbs/again"]

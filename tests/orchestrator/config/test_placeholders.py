@@ -80,9 +80,8 @@ def test_the_one_command_of_a_swarm_service_has_no_workers_name() -> None:
 def test_an_exported_pool_has_its_name_in_its_command_and_variables() -> None:
     request = a_request(EXTERNAL, env={"OUT": "/srv/{pool}"})
     for exported in (compose(request), keda(request), systemd(request)):
-        text = "".join(exported.files.values())
-        assert "--for=resize" in text
-        assert "/srv/resize" in text
+        assert "--for=resize" in "".join(exported.files.values())
+        assert "/srv/resize" in "".join(exported.private.values())
 
 
 def test_an_exported_worker_names_itself() -> None:

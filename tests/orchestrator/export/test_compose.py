@@ -26,7 +26,10 @@ def test_a_compose_file_is_one_that_compose_takes() -> None:
     assert set(whole["services"]) == {"towline", "resize"}
     assert set(whole["secrets"]) == {"token-1-admin", "token-2-worker", "token-3-viewer"}
     worker = whole["services"]["resize"]
-    assert {k: interpolated(v) for k, v in worker["environment"].items()}.items() >= HOSTILE.items()
+    told = {k: interpolated(v) for k, v in worker["environment"].items()}
+    assert told["TOWLINE_TAGS"] == '["resize", "12:30", "yes"]'
+    assert not told.keys() & HOSTILE.keys()
+    assert worker["env_file"] == ["resize.env"]
     assert worker["image"] == "thumbs:1"
     assert worker["stop_grace_period"] == "36s"
 

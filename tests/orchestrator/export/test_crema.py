@@ -104,7 +104,10 @@ def test_a_worker_is_told_all_as_it_was_written_since_cloud_run_expands_nothing(
     (container,) = files["pool-resize.yaml"]["spec"]["template"]["spec"]["containers"]
     environment = {one["name"]: one.get("value", one.get("valueFrom")) for one in container["env"]}
     told = {"TOWLINE_POOL": "resize", "TOWLINE_URL": PLACE.server_url, "TOWLINE_APP": "tasks:app"}
-    assert environment.items() >= {**told, **HOSTILE}.items()
+    assert environment.items() >= told.items()
+    values = crema(a_cloud_request()).private
+    assert {name: values[f"variables/resize/{name}"] for name in HOSTILE} == HOSTILE
+    assert [name for name in HOSTILE if environment[name]["secretKeyRef"]["name"] != f"towline-resize-{name}"] == []
     assert environment["TOWLINE_TOKEN"] == {"secretKeyRef": {"name": "towline-token-2-worker", "key": "latest"}}
     (render,) = files["pool-render.yaml"]["spec"]["template"]["spec"]["containers"]
     assert render["command"] == ["/usr/bin/env", "--do=$HOME %i 'x'", "two\nlines"]

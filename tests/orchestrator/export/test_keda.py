@@ -52,12 +52,24 @@ def expanded(text: str, variables: Mapping[str, str]) -> str:
     return found
 
 
-def started(container: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """A container's variables, each of which may name those before it, and its command, which may name all."""
+def started(container: Mapping[str, Any], made: ExportedFiles) -> tuple[dict[str, str], list[str]]:
+    """A container's variables, each of which may name those before it, and its command, which may name all.
+
+    A value of a Secret is taken as it is.
+    """
+    secrets = {one["metadata"]["name"]: one["stringData"] for one in values_of(made)}
     variables: dict[str, str] = {}
     for variable in container["env"]:
-        variables[variable["name"]] = expanded(variable["value"], variables)
+        if "value" in variable:
+            variables[variable["name"]] = expanded(variable["value"], variables)
+        else:
+            place = variable["valueFrom"]["secretKeyRef"]
+            variables[variable["name"]] = secrets[place["name"]][place["key"]]
     return variables, [expanded(argument, variables) for argument in container["command"]]
+
+
+def values_of(made: ExportedFiles) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(made.private["towline-variables.yaml"]))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +96,7 @@ def test_every_object_is_one_that_kubernetes_and_keda_take() -> None:
 
     objects = manifests(keda(a_request()))
     kinds = [o["kind"] for o in objects]
-    for o in objects:
+    for o in [*objects, *values_of(keda(a_request()))]:
         if o["kind"] in KEDA:
             jsonschema_rs.validate(KEDA[o["kind"]], o)
         else:
@@ -115,10 +127,11 @@ def test_keda_is_sent_to_the_pools_own_numbers_with_the_observers_token() -> Non
 
 
 def test_a_worker_is_told_what_a_supervisor_would_tell_it() -> None:
-    objects = manifests(keda(a_request()))
+    made = keda(a_request())
+    objects = manifests(made)
     pod = one(objects, "Deployment", "towline-resize")["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    environment, command = started(container)
+    environment, command = started(container, made)
     assert command == ["python3", "-m", "queue_core.worker"]
     assert pod["terminationGracePeriodSeconds"] == 36
     assert (
@@ -136,7 +149,7 @@ def test_a_worker_is_told_what_a_supervisor_would_tell_it() -> None:
     )
     assert not environment.keys() & {"TOWLINE_WORKER", "TOWLINE_SUPERVISOR_LOCK", "TOWLINE_TOKEN"}
     render = one(objects, "Deployment", "towline-render")["spec"]["template"]["spec"]
-    assert started(render["containers"][0])[1] == ["/usr/bin/env", "--do=$HOME %i 'x'", "two\nlines"]
+    assert started(render["containers"][0], made)[1] == ["/usr/bin/env", "--do=$HOME %i 'x'", "two\nlines"]
     assert render["containers"][0]["resources"]["limits"] == {"memory": "536870912", "cpu": "500m"}
     assert render["securityContext"]["runAsUser"] == 1000
 
@@ -163,9 +176,9 @@ def test_every_dollar_reaches_the_worker_as_it_was_written(text: str) -> None:
     pool = {"queue": "q", "command": ["run", text], "slo": "30s", "runtime": "external"}
     tokens = [{"role": "admin", "token_env": "TOWLINE_ADMIN"}]
     settings = json.dumps({"server": {"tokens": tokens}, "queues": {"q": {}}, "pools": {"p": pool}})
-    objects = manifests(keda(a_request(settings, images={"p": "image"}, env={"A": "1", "PRICE": text})))
-    (container,) = one(objects, "Deployment", "towline-p")["spec"]["template"]["spec"]["containers"]
-    environment, command = started(container)
+    made = keda(a_request(settings, images={"p": "image"}, env={"A": "1", "PRICE": text}))
+    (container,) = one(manifests(made), "Deployment", "towline-p")["spec"]["template"]["spec"]["containers"]
+    environment, command = started(container, made)
     assert (environment["PRICE"], environment["A"], command) == (text, "1", ["run", text])
 
 

@@ -62,7 +62,10 @@ def test_a_worker_reads_no_file_in_which_the_secrets_of_server_and_store_are() -
         for name, text in files.items()
     }
     assert read["towline-queue.service"] == read["towline-supervisor.service"] == ["-/etc/towline/environment"]
-    assert read["towline-worker-resize@.service"] == ["-/etc/towline/worker-environment"]
+    assert read["towline-worker-resize@.service"] == [
+        "-/etc/towline/worker-environment",
+        "/etc/towline/worker-resize.env",
+    ]
     assert "/etc/towline/worker-environment" in files["towline-worker-resize@.service"].split("[Unit]")[0]
 
 
@@ -72,8 +75,7 @@ def test_no_value_breaks_out_of_its_line_in_a_unit() -> None:
     keys = {line.partition("=")[0] for line in lines if not line.startswith("[")}
     assert all(key.isalpha() for key in keys), keys
     assert [line for line in lines if line.startswith("[")] == ["[Unit]", "[Service]", "[Install]"]
-    assert r'Environment="QUOTES=\"double\" ' in text
-    assert "%%n %%i" in text
+    assert r'Environment="TOWLINE_TAGS=[\"resize\", ' in text
 
 
 def test_a_worker_without_a_full_path_is_refused_where_systemd_wants_one() -> None:

@@ -126,7 +126,7 @@ def test_an_end_in_words(ended: AnExit, cause: Cause, told: str) -> None:
             AnExit("w1", code=0, last_lines=['{"event":"worker.drained","reason":"7 tasks done, at most 7","code":0}']),
             False,
             Cause.FINISHED,
-            "finished by itself: 7 tasks done, at most 7",
+            "finished: 7 tasks done, at most 7",
             id="recycled",
         ),
         pytest.param(
@@ -160,7 +160,7 @@ def test_an_end_in_the_workers_own_words(ended: AnExit, *, drained: bool, cause:
 
 
 def test_an_end_that_looks_well_is_none_for_a_worker_with_work_in_its_hands() -> None:
-    assert detail_at_work(Cause.FINISHED, "finished by itself") == (
+    assert detail_at_work(Cause.FINISHED, "finished") == (
         "exit code 0, in the middle of its work: a handler ended the process, or made a daemon of it"
     )
     assert detail_at_work(Cause.CRASHED, "exit code 3") == (
@@ -212,7 +212,7 @@ def test_the_notice_of_a_death_names_its_certificate_however_long_its_sentence_i
     assert notice.error == "exit code 1"
     assert notice.message.endswith("...; see `towline why-died w1`")
     assert len(notice.message) < 500
-    at_work = death_notice("w1", Cause.FINISHED, "finished by itself", ending="exit code 0", is_on_this_host=True)
+    at_work = death_notice("w1", Cause.FINISHED, "finished", ending="exit code 0", is_on_this_host=True)
     assert "in the middle of its work" in at_work.message
     assert "towline why-died w1" in unreachable_notice("w1").message
 

@@ -158,7 +158,7 @@ def test_an_exit_has_a_cause(state: str, ended: AnExit, cause: Cause) -> None:
 @pytest.mark.parametrize(
     ("ended", "held", "cause"),
     [
-        pytest.param(AnExit("w1", code=EXIT_FINISHED), 1, Cause.FINISHED, id="in the middle of its work"),
+        pytest.param(AnExit("w1", code=EXIT_FINISHED), 1, Cause.CRASHED, id="in the middle of its work"),
         pytest.param(AnExit("w1"), 0, Cause.DRAINED, id="adopted"),
         pytest.param(AnExit("w1", signal=signal.SIGSEGV), 1, Cause.SIGNALLED, id="a fault"),
     ],
@@ -167,7 +167,7 @@ def test_a_worker_that_ends_amid_its_tasks_was_not_asked_to_end(ended: AnExit, h
     fleet = finishing(a_fleet(a_worker("w1", "busy")), "w1", now=NOW)
     left, death = exited(fleet, ended, now=NOW, held=held)
     assert (death.cause, death.failed_start, left.workers) == (cause, False, {})
-    assert ("in the middle of its work" in death.detail) == (held > 0 and cause is Cause.FINISHED)
+    assert ("in the middle of its work" in death.detail) == (held > 0 and cause is Cause.CRASHED)
 
 
 @pytest.mark.parametrize("reason", ["", "retired by its supervisor"])

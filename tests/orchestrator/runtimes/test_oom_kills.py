@@ -37,6 +37,6 @@ def test_a_kill_is_recent_for_some_seconds_and_then_nobodys_any_more() -> None:
 def test_a_perhaps_says_how_many_the_kernel_ended() -> None:
     assert killed_perhaps(0) == ""
     assert killed_perhaps(1) == (
-        "perhaps by the kernel: it ended 1 process of this control group for want of memory at that time"
+        "perhaps by the kernel: it ended 1 process of this control group at that time because it ran out of memory"
     )
     assert "ended 2 processes" in killed_perhaps(2)

@@ -41,7 +41,7 @@ def told_by(bench: TemplateBench, say: str, **more: str) -> str:
     template = bench.ready("tasks:app")
     worker = bench.fork(template, **more)
     before = bench.log.read_text()
-    worker.let_go()
+    worker.send_go()
     assert reported_to_end(worker) == 7
     return bench.log.read_text().removeprefix(before).strip()
 
@@ -159,7 +159,7 @@ def test_a_forked_worker_is_our_child_leads_a_session_and_shows_its_variables(be
     assert (shown["TOWLINE_WORKER"], shown["TOWLINE_SPEC"], shown["TOWLINE_URL"]) == ("w1", "abc", "memory:")
     assert b"COLOUR=blue" in Path(f"/proc/{worker.pid}/environ").read_bytes().split(b"\0")
     assert "TOWLINE_WORKER" not in (procfs.environment_of(template.pid) or {})
-    worker.let_go()
+    worker.send_go()
     eventually(lambda: has_begun(worker.pid))
     os.kill(worker.pid, signal.SIGKILL)
     assert reported_to_end(worker) == -signal.SIGKILL
@@ -191,7 +191,7 @@ def test_variables_that_the_import_has_set_are_the_workers_too(bench: TemplateBe
     after_fork = AFTER_FORK.format(say="os.environ['SHOP_SETTINGS_MODULE']")
     bench.write(f"import os\nos.environ.setdefault('SHOP_SETTINGS_MODULE', 'site.settings')\n{after_fork}")
     worker = bench.fork(bench.ready("tasks:app"))
-    worker.let_go()
+    worker.send_go()
     assert reported_to_end(worker) == 7
     assert bench.log.read_text().endswith("site.settings\n")
 
@@ -202,7 +202,7 @@ def test_a_log_that_the_import_has_opened_is_written_by_the_workers_too(bench: T
     after_fork = AFTER_FORK.format(say="file.write('from a worker\\n')")
     bench.write(f"file = open({str(path)!r}, 'a', buffering=1)\n{after_fork}")
     worker = bench.fork(bench.ready("tasks:app"))
-    worker.let_go()
+    worker.send_go()
     assert reported_to_end(worker) == 7
     assert path.read_text() == "from a worker\n"
 
@@ -237,7 +237,7 @@ def test_more_workers_than_select_knows_descriptors(bench: TemplateBench) -> Non
     held = [os.open("/dev/null", os.O_RDONLY) for _ in range(1100)]
     try:
         worker = bench.fork(template)
-        worker.let_go()
+        worker.send_go()
         os.kill(worker.pid, signal.SIGKILL)
         reported_to_end(worker)
     finally:
@@ -298,10 +298,10 @@ def test_a_worker_that_is_not_let_go_ends_with_its_start(bench: TemplateBench) -
 def test_workers_go_on_when_their_template_is_killed(bench: TemplateBench) -> None:
     template = bench.ready()
     waiting, begun = bench.fork(template), bench.fork(template, "w2")
-    begun.let_go()
+    begun.send_go()
     os.kill(template.pid, signal.SIGKILL)
     eventually(template.collect)
-    waiting.let_go()
+    waiting.send_go()
     for worker in (waiting, begun):
         eventually(partial(has_begun, worker.pid))
         os.kill(worker.pid, signal.SIGTERM)
@@ -322,7 +322,7 @@ def test_a_worker_that_is_killed_before_it_is_let_go_has_an_exit_like_any_other(
     template = bench.ready()
     worker = bench.fork(template)
     os.kill(worker.pid, signal.SIGKILL)
-    worker.let_go()
+    worker.send_go()
     assert reported_to_end(worker) == -signal.SIGKILL
     bench.nothing_is_left()
 
@@ -391,7 +391,7 @@ def test_no_descriptor_process_or_zombie_is_left_by_500_workers(bench: TemplateB
     before = open_descriptors()
     for number in range(500):
         worker = bench.fork(template, f"w{number}", "exit 3")
-        worker.let_go()
+        worker.send_go()
         assert reported_to_end(worker) == 3
     assert open_descriptors() == before
 

@@ -217,9 +217,9 @@ def test_a_template_that_has_failed_is_tried_again_after_a_pause(stage: Template
 @pytest.mark.parametrize(
     ("end", "told"),
     [
-        ("os.write(2, b'no licence\\n'); os._exit(3)", "exit code 3; its last line: no licence"),
-        ("os._exit(0)", "exit code 0"),
-        ("os.execvp('sh', ['sh', '-c', 'echo become a shell; exit 7'])", "exit code 7; its last line: become a shell"),
+        ("os.write(2, b'no licence\\n'); os._exit(3)", "code 3; its last line: no licence"),
+        ("os._exit(0)", "code 0"),
+        ("os.execvp('sh', ['sh', '-c', 'echo become a shell; exit 7'])", "code 7; its last line: become a shell"),
     ],
 )
 def test_a_template_that_ends_by_itself_says_how_and_with_which_last_words(
@@ -231,9 +231,7 @@ def test_a_template_that_ends_by_itself_says_how_and_with_which_last_words(
     with capture_logs() as logs:
         assert stage.settled(request) == "ended"
         eventually(lambda: stage.maintain("resize") or logs)
-    assert [(entry["event"], entry["reason"]) for entry in logs] == [
-        (events.TEMPLATE_LOST, f"it ended by itself with {told}")
-    ]
+    assert [(entry["event"], entry["reason"]) for entry in logs] == [(events.TEMPLATE_LOST, f"it exited with {told}")]
 
 
 def test_the_last_words_of_a_template_show_no_secret(stage: TemplatesStage) -> None:

@@ -183,7 +183,7 @@ def test_a_worker_that_goes_for_want_of_memory_is_told_so() -> None:
     fleet, spec = billed(4), a_pool(churn="1h")
     decision, _ = learn_and_decide(a_sample(), fleet=fleet, spec=spec, state=PolicyState(), now=NOW, conditions=pressed)
     todo = plan_actions(decision, fleet=fleet, spec=spec, now=NOW)
-    assert [leave.why for leave in todo.retire] == [f"an idle worker goes: {SMALL}"]
+    assert [leave.why for leave in todo.retire] == [f"stopping an idle worker: {SMALL}"]
 
 
 def test_without_a_look_at_the_queue_a_pool_grows_to_its_fallback() -> None:

@@ -198,7 +198,7 @@ class TestShrinking:
         decision = decided(held, fleet=fleet)
         assert (decision.target, decision.rule) == (2, "rate_limited")
         assert decision.why == (
-            "3 idle workers go: 40 waiting, all limited by per_tag.max_in_flight: 2: none can be leased"
+            "stopping 3 idle workers: 40 waiting, all limited by per_tag.max_in_flight: 2: none can be leased"
         )
         just_idle = a_fleet_of(busy=2, idle=3, idle_seconds=0.1)
         assert decided(held, fleet=just_idle).target == 5

@@ -8,7 +8,7 @@ from orchestrator.supervisor.episodes import (
     CALM_SECONDS,
     Severity,
     TroubleEpisode,
-    after_look,
+    after_check,
 )
 
 T = 1_000.0
@@ -20,7 +20,7 @@ def logged(looks: Looks) -> list[tuple[float, str]]:
     found: list[tuple[float, str]] = []
     episode: TroubleEpisode | None = None
     for after, severity in looks:
-        change = after_look(episode, severity, now=Monotonic(T + after))
+        change = after_check(episode, severity, now=Monotonic(T + after))
         episode = change.episode
         if change.begins != "none":
             found.append((after, change.begins))

@@ -9,8 +9,8 @@ from kombu.exceptions import ChannelError
 
 from queue_core.celery.transport.address import address_of
 from queue_core.celery.transport.broker import broker_of
-from queue_core.celery.transport.near_tasks import MOST_NEAR_TASKS
 from queue_core.celery.transport.options import options_of
+from queue_core.celery.transport.prefetched_etas import MAX_PREFETCHED_ETAS
 from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.config.celery_names import store_name
 from queue_core.errors import InvalidSettingError, TaskTooLargeError
@@ -248,17 +248,19 @@ def test_of_a_crowd_that_is_due_soon_only_a_few_are_given_to_workers_at_once(con
     connection = connect()
     publish_near(connection, 30)
     stats = stored(connection, "my_jobs").stats()
-    assert (stats.ready, stats.delayed) == (MOST_NEAR_TASKS, 30 - MOST_NEAR_TASKS)
+    assert (stats.ready, stats.delayed) == (MAX_PREFETCHED_ETAS, 30 - MAX_PREFETCHED_ETAS)
 
 
 def test_a_worker_holds_only_a_few_tasks_that_are_due_soon_and_gives_back_others_uncounted(connect: Connect) -> None:
     connection = connect()
     publish_near(connect(eta="worker"), 30)
     inbox = Inbox(connection, jobs())
-    assert inbox.drain() == [*range(MOST_NEAR_TASKS)]
+    assert inbox.drain() == [*range(MAX_PREFETCHED_ETAS)]
     assert inbox.drain() == []
     queue = stored(connection, "my_jobs")
-    eventually(lambda: (queue.stats().in_flight, queue.stats().delayed) == (MOST_NEAR_TASKS, 30 - MOST_NEAR_TASKS))
+    eventually(
+        lambda: (queue.stats().in_flight, queue.stats().delayed) == (MAX_PREFETCHED_ETAS, 30 - MAX_PREFETCHED_ETAS)
+    )
     waiting = queue.peek(states=frozenset({TaskState.DELAYED})).tasks
     assert {task.leases for task in waiting} == {0}
     publish(connection, jobs(), "due")

@@ -234,7 +234,7 @@ def test_of_a_lease_that_expired_it_says_what_its_workers_certificate_does(towli
     told = towline("why", "cat").out
     assert "its worker: it hung at tasks.py:27; see `towline why-died resize-bbb`" in told
     assert "why-died resize-aaa" not in told
-    assert "mend what its last lease names" in told
+    assert "fix the error above" in told
 
 
 def test_leases_after_a_redrive_are_numbered_on(towline: Commands) -> None:

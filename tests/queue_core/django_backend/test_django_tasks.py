@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from queue_core import NewTask, QueueSpec
-from queue_core.django import app
+from queue_core.django import app, use_queues
 from queue_core.django.backend import Backend
 from queue_core.django.handlers import app_of_settings
 from queue_core.django.opened import options_of
@@ -30,6 +30,9 @@ from queue_core.errors import InvalidSettingError, QueueError
 from queue_core.testing import MemoryQueues, run_until_empty
 from queue_core.worker.app import load_app
 from tests.queue_core.django_backend.shop import tasks
+from tests.support.eventually import eventually
+from tests.support.fleet.odd_exceptions import ALL
+from tests.support.fleet.workers import memory_queues, running_worker
 
 EMAIL = {"emails": ["a@example.org", "b@example.org"], "subject": "Hello", "message": "Your order is on its way."}
 SHOP = "tests.queue_core.django_backend.shop.tasks"
@@ -102,6 +105,21 @@ def test_a_failing_task_is_retried_and_then_failed_with_its_errors(queues: Memor
     assert kept.exception_class is ValueError
     assert kept.traceback.startswith("Traceback (most recent call last):")
     assert "in failing_task" in kept.traceback
+
+
+def test_whatever_a_task_raises_costs_one_attempt_and_is_its_error() -> None:
+    queues, _ = memory_queues()
+    queue = queues.queue("default")
+    queues.put_queue(QueueSpec("default", max_leases=1))
+    with use_queues(queues):
+        results = [tasks.raises.enqueue(number) for number in range(len(ALL))]
+        with running_worker(app, queues.queue, queue="default"):
+            eventually(lambda: queue.stats().dead == len(ALL))
+        for result, name in zip(results, ALL, strict=True):
+            result.refresh()
+            assert (name, result.status, len(result.errors)) == (name, TaskResultStatus.FAILED, 1)
+            assert type(result.errors[0].traceback) is str
+    queues.close()
 
 
 def test_the_class_of_an_error_of_the_project_is_found_again(queues: MemoryQueues) -> None:

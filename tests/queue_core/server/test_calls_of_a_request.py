@@ -1,11 +1,22 @@
-"""How many functions a server calls for one request, which `tests.bench.calls` prints."""
+"""How many functions the library and a server call for one add and one exchange, which `tests.bench.calls` prints."""
+
+from typing import Literal
 
 import pytest
 
-from tests.bench.calls import count_requests
+from tests.bench.calls import count_library, count_requests
 
-MOST = {"add": 230, "exchange": 282}
+MOST = {"add": 220, "exchange": 264}
 """Calls of Python functions on 3.11; later versions make fewer."""
+MOST_OF_LIBRARY = {"add": 108, "exchange": 140}
+"""The same for a program that opened the store itself, and with the functions of C."""
+
+
+@pytest.mark.parametrize("folder", ["changed", "unchanged"])
+def test_a_verb_of_the_library_calls_no_more_functions(folder: Literal["changed", "unchanged"]) -> None:
+    counted = {verb: calls.python + calls.native for verb, calls in count_library(folder=folder, counted=50).items()}
+    assert {verb: calls for verb, calls in counted.items() if calls > MOST_OF_LIBRARY[verb]} == {}
+    assert all(calls > 50 for calls in counted.values()), "this thread was counted"
 
 
 @pytest.mark.parametrize("with_tokens", [False, True], ids=["without tokens", "with tokens"])

@@ -1,19 +1,30 @@
 """What callers make a store keep beside their tasks is bounded, in number and in bytes."""
 
 import sqlite3
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
+import psycopg
 import pytest
 
+from queue_core.calls.locally import pieces_of
+from queue_core.calls.once import once
+from queue_core.calls.pieces import CallProgress, next_piece
+from queue_core.calls.queue_verbs import Purge
 from queue_core.clock import START, Instant
+from queue_core.errors import OutcomeUnknownError, WorkerRetiredError
+from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores.memory import transaction as memory
+from queue_core.stores.redis import calls as redis_calls
+from queue_core.stores.sqlite import idempotency as sqlite_idempotency
 from queue_core.stores.sqlite import session as sqlite_session
 from queue_core.stores.sqlite import workers as sqlite_workers
-from queue_core.verbs import ClientCall
+from queue_core.task import NewTask
+from queue_core.verbs import ClientCall, meaning_of
 from tests.support.stores.stores import opened
-from tests.support.stores.task_builders import a_queue, at, lease
+from tests.support.stores.task_builders import QUEUE, a_queue, at, lease, stats
 
 DAY = 86_400
 
@@ -21,6 +32,16 @@ DAY = 86_400
 def seen(store: Store, *workers: str) -> set[str]:
     with store.read() as transaction:
         return set(transaction.workers_seen(workers))
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Bounds of a Redis queue that are reached soon: 20 workers, 8 sessions, 20,000 bytes of answers."""
+    for bound, number in (("MAX_SEEN_WORKERS", 20), ("MAX_SESSIONS", 8), ("MAX_ANSWER_BYTES", 20_000)):
+        monkeypatch.setattr(redis_calls, bound, number)
+    redis_calls.library.cache_clear()
+    yield monkeypatch
+    redis_calls.library.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["memory", "sqlite"])
@@ -57,6 +78,142 @@ def test_workers_that_leased_a_month_ago_are_forgotten_and_retired_ones_stay_fen
             assert transaction.retire_worker("old-07", busy="keep", now=later)
 
 
+def test_the_names_of_workers_that_lease_from_redis_are_bounded(tmp_path: Path, small: pytest.MonkeyPatch) -> None:
+    names = [f"worker-{number:03}" for number in range(60)]
+    with opened("redis", tmp_path) as store:
+        a_queue(store)
+        with store.begin() as transaction:
+            assert transaction.retire_worker("retired", now=at(0))
+        for number, worker in enumerate(names):
+            lease(store, worker=worker, now=at(number))
+            assert worker in seen(store, worker)
+        assert len(seen(store, *names)) <= 24
+        with pytest.raises(WorkerRetiredError):
+            lease(store, worker="retired", now=at(100))
+
+
+def test_the_names_of_workers_that_lease_from_postgresql_are_bounded(tmp_path: Path) -> None:
+    names = [f"worker-{number:03}" for number in range(20)]
+    with opened("postgresql", tmp_path) as store:
+        a_queue(store)
+        with store.begin() as transaction:
+            assert transaction.retire_worker("retired", now=at(0))
+        for number, worker in enumerate(names):
+            lease(store, worker=worker, now=at(number))
+        with psycopg.connect(store.url) as operator:
+            operator.execute("SELECT setval('towline.worker_places', 100020)")
+        for number in range(5):
+            lease(store, worker=f"new-{number}", now=at(30 + number))
+        assert seen(store, *names) == set()
+        assert len(seen(store, *[f"new-{number}" for number in range(5)])) == 5
+        with pytest.raises(WorkerRetiredError):
+            lease(store, worker="retired", now=at(100))
+
+
+def add_once(store: Store, number: int, *, is_repeat: bool = False, name: str = "", tasks: int = 1) -> object:
+    """An add by call 1 of a client's session, or its repeat half a minute later."""
+    call = ClientCall(f"client-{number}", 1, is_repeat, 30, meaning_of(f"add {number}", b""))
+    given = [NewTask(b"x", name=f"{name}-{number}-{place}" if name else None) for place in range(tasks)]
+    return QueueService(store, clock=store.clock).run(lambda work: work.add(QUEUE, given, call=call), unit="verb")
+
+
+def pause_once(store: Store, number: int, *, is_repeat: bool = False) -> object:
+    """The same for a verb whose answer is kept beside it."""
+    call = ClientCall(f"client-{number}", 1, is_repeat, 30, meaning_of(f"pause {number}", b""))
+    return QueueService(store, clock=store.clock).run(
+        lambda work: once(work, call, lambda _: True, encode=lambda _: b"true", decode=lambda _: True)
+    )
+
+
+@pytest.mark.parametrize("name", ["", "x" * 400], ids=["in number", "in bytes"])
+def test_answers_that_a_queue_of_redis_keeps_are_bounded(tmp_path: Path, small: pytest.MonkeyPatch, name: str) -> None:
+    with opened("redis", tmp_path) as store:
+        a_queue(store)
+        for number in range(40):
+            add_once(store, number, name=name, tasks=5)
+        before = stats(store).added_total
+        assert before == 200
+        forgotten = 0
+        for number in range(40):
+            try:
+                add_once(store, number, is_repeat=True, name=name, tasks=5)
+            except OutcomeUnknownError:
+                forgotten += 1
+        assert (stats(store).added_total, forgotten >= 30) == (before, True)
+        assert add_once(store, 39, is_repeat=True, name=name, tasks=5) is not None
+        assert len(str(add_once(store, 100, name=name, tasks=5))) > 0  # a new call is none of those
+
+
+@pytest.mark.parametrize("verb", [add_once, pause_once], ids=["marker", "answer"])
+def test_answers_that_postgresql_keeps_are_bounded(tmp_path: Path, verb: Callable[..., object]) -> None:
+    with opened("postgresql", tmp_path) as store:
+        a_queue(store)
+        with store.begin() as transaction:
+            transaction.keep_answer("a move", 1, b"{}", now=at(0), kept="days")
+        for number in range(8):
+            verb(store, number)
+        with psycopg.connect(store.url) as operator:
+            operator.execute("SELECT setval('towline.answer_places', 100100)")
+        for number in range(10, 14):
+            verb(store, number)
+        added = stats(store).added_total
+        for number in range(8):
+            with pytest.raises(OutcomeUnknownError, match="check before repeating"):
+                verb(store, number, is_repeat=True)
+        for number in range(10, 14):
+            verb(store, number, is_repeat=True)
+        assert stats(store).added_total == added
+        with store.begin() as transaction:
+            assert transaction.last_answer("a move") == (1, b"{}")
+
+
+def test_a_large_answer_takes_as_many_places_of_postgresql_as_it_has_kibibytes(tmp_path: Path) -> None:
+    with opened("postgresql", tmp_path) as store, psycopg.connect(store.url, autocommit=True) as operator:
+        a_queue(store)
+
+        def places(taking: Callable[[], object]) -> int:
+            before = operator.execute("SELECT last_value FROM towline.answer_places").fetchone()
+            taking()
+            after = operator.execute("SELECT last_value FROM towline.answer_places").fetchone()
+            assert before is not None and after is not None
+            return int(after[0] - before[0])
+
+        def keep(number: int, size: int) -> Callable[[], None]:
+            def kept() -> None:
+                with store.begin() as transaction:
+                    transaction.keep_answer("s", number, b"#" * size, now=at(0))
+
+            return kept
+
+        assert [places(keep(1, 10)), places(keep(2, 10)), places(keep(3, 10 << 10))] in ([1, 0, 11], [0, 0, 11])
+        assert places(lambda: add_once(store, 1, tasks=1_000)) == 8
+
+
+def test_what_a_file_keeps_of_calls_in_pieces_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_idempotency, "MAX_KEPT_SESSIONS", 10)
+    monkeypatch.setattr(sqlite_idempotency, "DELETED_AT_ONCE", 4)
+
+    def purge(store: Store, number: int, *, is_repeat: bool = False) -> CallProgress:
+        call = ClientCall("s", number, is_repeat, 30, meaning_of("purge", b""))
+        pieces = pieces_of(Purge(QUEUE), by="somebody")
+        return QueueService(store).run(lambda work: next_piece(work, call, pieces, done=CallProgress()))
+
+    with opened("sqlite", tmp_path) as store:
+        a_queue(store)
+        with store.begin() as transaction:
+            transaction.keep_answer("schedules", 1, b"{}", now=at(0), kept="always")
+            transaction.keep_answer("a move", 1, b"{}", now=store.clock.now())
+        for number in range(1, 40):
+            purge(store, number)
+        with closing(sqlite3.connect(tmp_path / "queue.db")) as file:
+            ((count,),) = file.execute("SELECT count(*) FROM sessions").fetchall()
+        assert count <= 14
+        with pytest.raises(OutcomeUnknownError):
+            purge(store, 1, is_repeat=True)
+        with store.begin() as transaction:
+            assert transaction.last_answer("schedules") == transaction.last_answer("a move") == (1, b"{}")
+
+
 def record(store: Store, number: int, answer: bytes) -> None:
     with store.begin() as transaction:
         transaction.record_answer(ClientCall(f"client-{number}", 1, is_repeat=False), answer, now=at(number))
@@ -64,7 +221,10 @@ def record(store: Store, number: int, answer: bytes) -> None:
 
 def kept(store: Store, number: int) -> bytes | None:
     with store.begin() as transaction:
-        return transaction.answer_of(ClientCall(f"client-{number}", 1, is_repeat=True), now=at(number))
+        try:
+            return transaction.answer_of(ClientCall(f"client-{number}", 1, is_repeat=True), now=at(number))
+        except OutcomeUnknownError:
+            return None
 
 
 def test_answers_that_a_memory_store_keeps_are_bounded_in_bytes(

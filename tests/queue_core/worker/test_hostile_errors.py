@@ -1,160 +1,31 @@
 """Whatever a handler raises costs its task one attempt, and ends it: an exception's own code can't stop a worker."""
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
-from typing import cast
 
 import pytest
+from structlog.testing import capture_logs
 
 from queue_core.attempts import error_text
 from queue_core.attempts.attempt import MAX_TRACEBACK_CHARACTERS
-from queue_core.attempts.error_text import MAX_RAW_CHARACTERS
+from queue_core.attempts.error_text import MAX_RAW_CHARACTERS, without_traceback
 from queue_core.attempts.failures import failure_of
 from queue_core.attempts.redaction import redacted_traceback
+from queue_core.errors import AppError
 from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
-from queue_core.worker.app import App
+from queue_core.worker import events
+from queue_core.worker.app import App, load_app
 from queue_core.worker.context import Task
+from queue_core.worker.lifecycle import EXIT_OK
+from queue_core.worker.runner import Runner
+from queue_core.worker.settings import WorkerSettings
 from tests.support.eventually import eventually
+from tests.support.fleet.odd_exceptions import HOSTILE, ODD_REASONS, dead_of
 from tests.support.fleet.workers import both_kinds, memory_queues, plain_or_async, running_worker
-
-
-class BrokenError(BaseException):
-    """What code of an exception raises that is no `Exception`."""
-
-
-def _with_property(name: str) -> type[BaseException]:
-    def read(_self: object) -> object:
-        raise BrokenError
-
-    return type("PropertyError", (Exception,), {name: property(read)})
-
-
-def _with_method(name: str, *, module: str = __name__) -> type[BaseException]:
-    def call(*_: object, **__: object) -> object:
-        raise BrokenError
-
-    return type("MethodError", (Exception,), {name: call, "__module__": module})
-
-
-class _HostileClass(type):
-    """Reading anything of a class of this kind raises."""
-
-    def __getattribute__(cls, name: str) -> object:
-        raise BrokenError
-
-
-def _of_a_hostile_class() -> BaseException:
-    class HostileClassError(Exception, metaclass=_HostileClass):
-        pass
-
-    return HostileClassError("x")
-
-
-class HostileText(str):
-    __slots__ = ()
-
-    def __getitem__(self, _: object) -> str:
-        raise BrokenError
-
-    def __format__(self, _: str) -> str:
-        raise BrokenError
-
-    def __str__(self) -> str:
-        raise BrokenError
-
-
-class HostileTextError(Exception):
-    def __str__(self) -> str:
-        return HostileText("fine")
-
-
-class HostileArgument:
-    def __repr__(self) -> str:
-        raise BrokenError
-
-
-class HugeError(Exception):
-    def __str__(self) -> str:
-        return "x" * 5_000_000
-
-
-class WrongTypeError(Exception):
-    __str__ = cast("Callable[[BaseException], str]", lambda _: 7)
-
-
-def _deep_chain() -> BaseException:
-    error: BaseException = ValueError("the first")
-    for number in range(5_000):
-        after = ValueError(number)
-        after.__cause__ = error
-        error = after
-    return error
-
-
-def _deep_group() -> BaseException:
-    error: Exception = _with_property("__cause__")()
-    for _ in range(500):
-        error = ExceptionGroup("group", [error, _with_method("__str__")()])
-    return error
-
-
-def _loop() -> BaseException:
-    one, other = ValueError("one"), ValueError("other")
-    one.__context__, other.__context__ = other, one
-    return one
-
-
-HOSTILE: dict[str, Callable[[], BaseException]] = {
-    **{
-        f"property {name}": lambda name=name: _with_property(name)()  # type: ignore[misc]
-        for name in (
-            "errors",
-            "args",
-            "__notes__",
-            "__cause__",
-            "__context__",
-            "__suppress_context__",
-            "__traceback__",
-            "__class__",
-            "__dict__",
-        )
-    },
-    **{
-        f"method {name}": lambda name=name: _with_method(name)()  # type: ignore[misc]
-        for name in ("__str__", "__repr__", "__getattribute__", "__getattr__", "__hash__", "__eq__", "__bool__")
-    },
-    "errors of pydantic's kind": _with_method("errors", module="pydantic.made_up"),
-    "class": _of_a_hostile_class,
-    "text": HostileTextError,
-    "argument": lambda: ValueError(HostileArgument()),
-    "huge": HugeError,
-    "no text": WrongTypeError,
-    "notes that are none": lambda: _noted(7),
-    "notes of others": lambda: _noted([HostileText("a"), HostileArgument()]),
-    "deep chain": _deep_chain,
-    "deep group": _deep_group,
-    "loop": _loop,
-    "MemoryError": MemoryError,
-    "RecursionError": RecursionError,
-    "SystemExit": lambda: SystemExit(3),
-    "KeyboardInterrupt": KeyboardInterrupt,
-    "GeneratorExit": GeneratorExit,
-    "CancelledError": asyncio.CancelledError,
-    "StopIteration": lambda: StopIteration(7),
-    "StopAsyncIteration": StopAsyncIteration,
-    "BaseException": lambda: BrokenError("x"),
-    "base group": lambda: BaseExceptionGroup("g", [KeyboardInterrupt(), SystemExit(1)]),
-}
-
-
-def _noted(notes: object) -> BaseException:
-    error = ValueError("noted")
-    error.__dict__["__notes__"] = notes
-    return error
 
 
 @pytest.fixture
@@ -167,7 +38,7 @@ def store() -> Iterator[tuple[LocalQueues, LocalQueue]]:
 
 @both_kinds
 @pytest.mark.parametrize("concurrency", [1, 2])
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", [one for one in HOSTILE if not one.startswith("Dead")])
 def test_whatever_a_handler_raises_costs_one_attempt(
     store: tuple[LocalQueues, LocalQueue], kind: str, name: str, concurrency: int
 ) -> None:
@@ -189,6 +60,87 @@ def test_whatever_a_handler_raises_costs_one_attempt(
     assert numbers == [1, 2]
     (dead,) = queue.peek().tasks
     assert [attempt.outcome for attempt in dead.attempts] == ["raised", "raised"]
+
+
+@both_kinds
+@pytest.mark.parametrize("name", [one for one in HOSTILE if one != "KeyboardInterrupt"])
+def test_whatever_a_hook_of_the_start_raises_refuses_the_app(
+    store: tuple[LocalQueues, LocalQueue], kind: str, name: str
+) -> None:
+    queues, _ = store
+    app = App()
+    app.task(queue="q")(lambda _task: None)
+
+    def begin() -> None:
+        raise HOSTILE[name]()
+
+    async def begin_async() -> None:
+        begin()
+
+    app.on_start(begin if kind == "plain" else begin_async)
+    runner = Runner(app, WorkerSettings("", queue="q"), open_queue=queues.queue)
+    with pytest.raises(AppError, match="failed: "):
+        runner.start()
+
+
+@both_kinds
+def test_whatever_hooks_of_the_end_raise_the_others_run(store: tuple[LocalQueues, LocalQueue], kind: str) -> None:
+    queues, _ = store
+    app, ran = App(), list[str]()
+    app.task(queue="q")(lambda _task: None)
+
+    def register(name: str) -> None:
+        def end() -> None:
+            ran.append(name)
+            raise HOSTILE[name]()
+
+        async def end_async() -> None:
+            end()
+
+        app.on_stop(end if kind == "plain" else end_async)
+
+    names = [one for one in HOSTILE if kind == "plain" or one not in ("KeyboardInterrupt", "SystemExit")]
+    for name in names:
+        register(name)
+    with capture_logs() as logs, running_worker(app, queues.queue) as worker:
+        worker.runner.drain("the test")
+        assert worker.wait() == EXIT_OK
+    assert ran == names
+    assert len([entry for entry in logs if entry["event"] == events.HOOK_FAILED]) == len(names)
+
+
+@pytest.mark.parametrize("name", [one for one in HOSTILE if one != "KeyboardInterrupt"])
+def test_a_module_that_raises_such_a_thing_is_refused_with_its_name(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = f"odd_{[*HOSTILE].index(name)}"
+    (tmp_path / f"{module}.py").write_text(
+        f"from tests.support.fleet.odd_exceptions import HOSTILE\nraise HOSTILE[{name!r}]()\n"
+    )
+    with pytest.raises(AppError, match=module):
+        load_app(f"{module}:app")
+
+
+@both_kinds
+@pytest.mark.parametrize("reason", ODD_REASONS)
+def test_a_handler_that_gives_its_task_up_does_so_whatever_its_reason_is(
+    store: tuple[LocalQueues, LocalQueue], kind: str, reason: str
+) -> None:
+    queues, queue = store
+    app = App()
+
+    def handle(task: Task) -> None:
+        raise dead_of(reason)
+
+    app.task(queue="q")(plain_or_async(kind, handle))
+    queue.add(b"hostile")
+    with running_worker(app, queues.queue):
+        eventually(lambda: queue.stats().dead == 1)
+    (dead,) = queue.peek().tasks
+    assert [attempt.outcome for attempt in dead.attempts] == ["raised"]
+    assert dead.reason
 
 
 @both_kinds
@@ -219,6 +171,27 @@ def test_every_exception_has_a_failure_and_a_traceback(name: str) -> None:
     assert type(failure.error) is type(failure.message) is type(text) is str
     assert failure.outcome == "raised"
     assert len(text) < 20 * MAX_RAW_CHARACTERS
+
+
+def test_what_an_error_that_can_not_be_reported_holds_is_let_go() -> None:
+    """Where there is no memory, its handler's variables may hold all there is."""
+
+    class Held:
+        pass
+
+    def fill() -> weakref.ref[Held]:
+        held = Held()
+        try:
+            raise MemoryError  # noqa: TRY301
+        except MemoryError as error:
+            reported.append(error)
+            return weakref.ref(held)
+
+    reported = list[BaseException]()
+    held = fill()
+    assert held() is not None
+    without_traceback(reported[0])
+    assert held() is None
 
 
 def test_a_text_that_hangs_is_left_and_not_made_again_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,10 +69,12 @@ class BothWays:
         kind: Literal["def", "async def"] = "def",
         tasks: int = WORKERS * TASKS_OF_WORKER,
         queue: QueueSpec = QUEUE,
+        concurrency: int = 1,
     ) -> None:
         """Args:
         tasks: of which each worker does its part.
         """
+        self._concurrency = concurrency
         self._folder = folder
         self._text = PROGRAM.format(top=top, kind=kind, body="\n".join(f"    {line}" for line in body.splitlines()))
         self._files = files
@@ -150,6 +152,7 @@ class BothWays:
             "TOWLINE_URL": _url(folder),
             "TOWLINE_QUEUE": "q",
             "TOWLINE_WORKER": f"w{worker}",
+            "TOWLINE_CONCURRENCY": str(self._concurrency),
             "TOWLINE_RECYCLE": f'{{"tasks": {self._tasks // WORKERS}}}',
         }
 

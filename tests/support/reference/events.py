@@ -56,7 +56,7 @@ $ towline events --help
 
 STREAM: Final = """\
 These are also at `GET /v1/events`, and as server-sent events with `?follow=true` ([HTTP API](http-api.md)): `event`
-is the name, `id` a number that `Last-Event-ID` goes on from, `data` the fields below. `towline events --follow`
+is the name, `id` a number that `Last-Event-ID` continues from, `data` the fields below. `towline events --follow`
 prints them.
 
 Fields: {fields}. A field that does not apply is left out. `lease_number` counts from 1; `waited_seconds` is from the

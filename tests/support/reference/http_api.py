@@ -24,7 +24,7 @@ NOWHERE: Final = Path("/nonexistent/towline")
 
 INTRODUCTION: Final = """\
 A server answers these paths at its listener (`server.listen`), a supervisor those of its fleet beside them, or at
-`supervisor.listen`. The same as OpenAPI 3.1: `GET /openapi.json`. [The queue's contract](protocol.md) says what the
+`supervisor.listen`. As OpenAPI 3.1: `GET /openapi.json`. [The queue's contract](protocol.md) says what the
 verbs promise, [a supervisor's API](api.md) how its calls are used, [errors](errors.md) what a refusal looks like.
 
 ```console
@@ -34,7 +34,7 @@ $ curl -s $ADD -H 'content-type: application/json' -d '{"tasks": [{"text": "hell
 ```
 
 A body is JSON (`content-type: application/json`); a member that a request does not know is refused. Payloads are
-base64 in `payload`, or plain in `text`. A server with tokens asks for `Authorization: Bearer TOKEN`; the last column
+base64 in `payload`, or plain in `text`. A server with tokens requires `Authorization: Bearer TOKEN`; the last column
 names the roles that are enough, and **all** stands for a token of any role. `{queue}`, `{pool}`, `{worker}` in a path
 are percent-encoded."""
 
@@ -45,7 +45,7 @@ FURTHER: Final = """\
 | --- | --- |
 | `GET /metrics` | [metrics](metrics.md) in Prometheus' text format |
 | `GET /openapi.json` | this page for programs |
-| `GET /healthz` | the same as `/readyz` |
+| `GET /healthz` | like `/readyz` |
 | `GET /console/` | [the console](../how-to/console.md) |
 | `GET /docs/` | this manual |
 | `/v2beta2/...` | Google's [Cloud Tasks](cloudtasks.md) |

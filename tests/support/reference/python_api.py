@@ -109,7 +109,7 @@ def _constant(name: str, found: object) -> str:
 
 CONSTANTS: Final = {
     "app": "The `App` with the handlers of a Django project: `towline work queue_core.django:app`, or a pool's `app`.",
-    "ANY": "The `TagFilter` that takes every task, whatever its tag.",
+    "ANY": "The `TagFilter` that takes every task, with any tag or none.",
     "UNTAGGED": "The `TagFilter` that takes only tasks without a tag.",
     "INJECTED": "The default of a parameter that the worker fills in: `def resize(path: str, task: Task = INJECTED)`.",
     "Instant": "of microseconds since the epoch, UTC: `Instant(1_767_225_600_000_000)`.",

@@ -55,7 +55,7 @@ class BodyLimit:
                 self.bytes = max(self.bytes, needed_bytes)
                 self._task_bytes = max(self._task_bytes, needed_bytes)
 
-    def of_one_task(self, body_bytes: int | None) -> int:
+    def single_task_limit(self, body_bytes: int | None) -> int:
         """Return the size of a body with one task, for one of this size; None: that is not known."""
         if body_bytes is not None and body_bytes <= self._task_bytes:
             return self._task_bytes

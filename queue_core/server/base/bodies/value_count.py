@@ -12,8 +12,9 @@ MAX_VALUES: Final = 65_536
 """Values of a body, at most: 1,000 tasks with 64 members each."""
 SHORT_BODY_BYTES: Final = 64 << 10
 """Bytes of a body that is parsed at once, whatever it contains."""
-SLICE_BYTES: Final = 1 << 20
+SLICE_BYTES: Final = 256 << 10
 """Bytes that one step looks at: other threads run in between."""
+_NO_MARKS: Final = bytes(sorted({*range(256)} - {*b'",'}))
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
 
@@ -33,17 +34,23 @@ def _commas(body: bytes | bytearray, begin: int, end: int, most: int) -> int:
 
 
 def _values(body: bytes | bytearray, most: int) -> int:
-    """Count the commas outside strings, up to some more than `most`. The body need not be JSON."""
-    found = at = strings = 0
-    while found <= most:
-        strings += 1
-        if strings > 4 * most:  # in JSON a comma or a colon follows each
-            return strings
-        quote = body.find(b'"', at)
-        found += _commas(body, at, len(body) if quote < 0 else quote, most - found)
-        if quote < 0:
-            break
-        at = end_of_string(body, quote + 1)
+    """Count the commas outside strings, up to some more than `most`, as far as the body is JSON.
+
+    In C, a slice at a time: a loop over the strings of a mebibyte takes sixty milliseconds.
+    """
+    found = quotes = at = 0
+    while at < len(body) and found <= most:
+        part = bytes(body[at : at + SLICE_BYTES])
+        if (len(part) - len(part.rstrip(b"\\"))) % 2:
+            part += body[at + len(part) : at + len(part) + 1]
+        at += len(part)
+        if b"\\" in part:
+            part = part.replace(b"\\\\", b"").replace(b'\\"', b"")
+        marks = part.translate(None, _NO_MARKS)
+        is_inside, quotes = quotes % 2, quotes + marks.count(b'"')
+        if quotes > 5 * most:  # in JSON a member has four, and each is a value
+            return quotes
+        found += sum(map(len, marks.split(b'"')[is_inside::2]))
     return found
 
 

@@ -1,5 +1,5 @@
 -- The add verb. Outcomes: 0 added, 1 the name exists, 2 it is still taken by a deleted task.
--- connection, call: see commit_markers.sql; NULL: the call leaves no marker.
+-- connection, call, meaning: see commit_markers.sql; NULL: the call leaves no marker.
 
 -- Add tasks to one queue, in order. An empty array means: no tag, at once, no name, for all of them; so do NULL bounds
 -- of leases and NULL headers. low_ceiling, names_until: of the queue's floors.
@@ -98,7 +98,7 @@ END $$;
 -- Add tasks. `queues` has one name for all of them, or one for each. NULL `bounds`, `headers`: none has its own.
 CREATE FUNCTION add(
     queues text[], now int8, payloads bytea[], tags text[], etas int8[], names text[],
-    connection int8 DEFAULT NULL, call int8 DEFAULT NULL, bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL,
+    connection int8 DEFAULT NULL, call int8 DEFAULT NULL, meaning int8 DEFAULT NULL, bounds int4[] DEFAULT NULL, headers text[] DEFAULT NULL,
     priorities int2[] DEFAULT NULL,
     OUT refusal int8, OUT note text, OUT xid int8, OUT ids int8[], OUT outcomes int2[]
 ) LANGUAGE plpgsql AS $$
@@ -182,7 +182,7 @@ BEGIN
     xid := txid_current_if_assigned();
     IF call IS NOT NULL AND xid IS NOT NULL THEN
         is_marked := towline.set_commit_marker(
-            connection, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END
+            connection, call, CASE WHEN outcomes IS NULL THEN ids ELSE towline.added_ids(ids, outcomes) END, meaning
         );
     END IF;
 END $$;
@@ -190,7 +190,7 @@ END $$;
 -- Add one task without a name or a bound of its own, on the fast path of `add` (ADR 11): no arrays, nothing that only
 -- other cases need. Return its id; NULL: nothing was done, so `add` must be called. eta NULL: at once.
 CREATE FUNCTION add_one(
-    queue_name text, now int8, payload bytea, tag text, eta int8, headers text, connection int8, call int8,
+    queue_name text, now int8, payload bytea, tag text, eta int8, headers text, connection int8, call int8, meaning int8,
     OUT xid int8, OUT id int8
 ) LANGUAGE plpgsql AS $$
 DECLARE
@@ -243,7 +243,7 @@ BEGIN
     END IF;
     xid := txid_current();
     IF call IS NOT NULL THEN
-        is_marked := towline.set_commit_marker(connection, call, ARRAY[id]);
+        is_marked := towline.set_commit_marker(connection, call, ARRAY[id], meaning);
     END IF;
 END $$;
 

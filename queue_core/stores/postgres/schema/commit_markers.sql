@@ -2,6 +2,7 @@
 
 -- The last committed call of each connection: the connection's random number (or that of a client's session), and the
 -- number of the call on it. The call itself writes its row, so no crash, failover or proxy can separate the two.
+-- meaning: the fingerprint of a client's call; NULL: it has none.
 -- Markers lie in parts of 256 calls, so that no row is updated for ever. There is one row of each connection: the call
 -- that begins a part deletes the last one.
 CREATE TABLE commit_markers (
@@ -12,6 +13,8 @@ CREATE TABLE commit_markers (
     is_closed bool NOT NULL DEFAULT false,
     ids int8[],
     part int8 NOT NULL DEFAULT 0,
+    meaning int8,
+    place int8,
     PRIMARY KEY (connection, part)
 ) WITH (
     fillfactor = 10,
@@ -19,6 +22,9 @@ CREATE TABLE commit_markers (
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Find the markers of clients' calls that were made longest ago.
+CREATE INDEX commit_markers_place ON commit_markers (place) WHERE place IS NOT NULL;
 
 -- Return the ids that `set_commit_marker` keeps of an `add`: for a task whose name was refused, its outcome, below 0.
 CREATE FUNCTION added_ids(ids int8[], outcomes int2[]) RETURNS int8[] LANGUAGE sql AS $$
@@ -28,13 +34,17 @@ $$;
 
 -- Leave the marker of a call, in the call's own transaction. ids: see `added_ids`; NULL: the call was no `add`. Always
 -- returns true, as assigning a result calls a function without a query around it.
-CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL) RETURNS bool
+CREATE FUNCTION set_commit_marker(connection int8, call int8, ids int8[] DEFAULT NULL, meaning int8 DEFAULT NULL) RETURNS bool
 LANGUAGE plpgsql AS $$
 DECLARE
     last record;
+    kibibytes CONSTANT int4 := CASE WHEN set_commit_marker.meaning IS NULL THEN 0 ELSE coalesce(cardinality(ids), 0) / 128 END;
+    new_place int8;
 BEGIN
     UPDATE towline.commit_markers AS m
-    SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids
+    SET call = set_commit_marker.call, xid = pg_current_xact_id(), marked_at = now(), ids = set_commit_marker.ids,
+        meaning = set_commit_marker.meaning,
+        place = CASE WHEN kibibytes > 0 THEN towline.take_place(kibibytes) ELSE m.place END
     WHERE m.connection = set_commit_marker.connection AND m.part = set_commit_marker.call >> 8
         AND m.call < set_commit_marker.call AND NOT m.is_closed;
     IF NOT FOUND THEN
@@ -53,10 +63,16 @@ BEGIN
             RAISE 'a later call was made' USING ERRCODE = 'unique_violation';
         END IF;
         -- If the marker was closed, or a later call left it, this fails, and the call with it.
-        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids) VALUES (
+        IF set_commit_marker.meaning IS NOT NULL THEN
+            new_place := towline.take_place(kibibytes);
+        END IF;
+        INSERT INTO towline.commit_markers (connection, part, call, xid, marked_at, ids, meaning, place) VALUES (
             set_commit_marker.connection, set_commit_marker.call >> 8, set_commit_marker.call, pg_current_xact_id(),
-            now(), set_commit_marker.ids
+            now(), set_commit_marker.ids, set_commit_marker.meaning, new_place
         );
+        IF new_place > 100000 THEN
+            PERFORM towline.forget_answers(new_place - 100000);
+        END IF;
     END IF;
     RETURN true;
 END $$;

@@ -1,5 +1,5 @@
 -- The verbs of a worker's steady state: delete finished tasks, expire due leases, lease the next tasks.
--- connection, call: see commit_markers.sql; NULL: the call leaves no marker.
+-- connection, call, meaning: see commit_markers.sql; NULL: the call leaves no marker.
 
 -- Delete finished tasks, then settle and lease up to `wanted` tasks (0: lease nothing).
 -- ids, grants: the finished tasks (`ids` NULL: none); a single one of `grants` holds for all, if the ids rise.
@@ -8,7 +8,7 @@
 -- no bound.
 CREATE FUNCTION exchange(
     queue_name text, now int8, ids int8[], grants int8[], wanted int4, asked_seconds float8, filter int2, tags text[],
-    worker_name text, connection int8 DEFAULT NULL, call int8 DEFAULT NULL,
+    worker_name text, connection int8 DEFAULT NULL, call int8 DEFAULT NULL, meaning int8 DEFAULT NULL,
     room_bytes int8 DEFAULT NULL, each_bytes int4 DEFAULT 0, fewest int4 DEFAULT 1
 ) RETURNS SETOF towline.lease_row LANGUAGE plpgsql AS $$
 DECLARE
@@ -322,7 +322,7 @@ BEGIN
     END IF;
     IF call IS NOT NULL AND txid_current_if_assigned() IS NOT NULL THEN
         -- Tasks that are not leased by eta and id, in their order: a lost answer is read again in it.
-        is_marked := towline.set_commit_marker(connection, call, CASE WHEN flags & 4 <> 0 THEN ids END);
+        is_marked := towline.set_commit_marker(connection, call, CASE WHEN flags & 4 <> 0 THEN ids END, meaning);
     END IF;
     RETURN NEXT ROW(
         NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, 0, left_over, flags, txid_current_if_assigned(), numbers,
@@ -359,7 +359,7 @@ CREATE TYPE exchange_one_row AS (
 -- 2 untagged.
 CREATE FUNCTION exchange_one(
     queue_name text, now int8, done_id int8, done_grant int8, asked_seconds float8, filter int2, wanted_tag text,
-    worker_name text, connection int8, call int8
+    worker_name text, connection int8, call int8, meaning int8
 ) RETURNS exchange_one_row LANGUAGE plpgsql AS $$
 DECLARE
     queue_id int4;
@@ -533,7 +533,7 @@ BEGIN
     END IF;
     got.xid := coalesce(txid_current_if_assigned(), 0);
     IF call IS NOT NULL AND got.xid <> 0 THEN
-        is_marked := towline.set_commit_marker(connection, call);
+        is_marked := towline.set_commit_marker(connection, call, NULL, meaning);
     END IF;
     RETURN got;
 END $$;

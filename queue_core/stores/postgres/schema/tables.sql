@@ -169,15 +169,20 @@ CREATE TABLE trimmed (
     xid xid8 NOT NULL
 );
 
--- The workers: when each was first seen, and when it was retired.
+-- The workers: when each was first seen, and when it was retired; `place`: in the order in which they were first known.
+CREATE SEQUENCE worker_places;
 CREATE TABLE workers (
     worker text COLLATE "C" PRIMARY KEY,
     seen_at int8,
-    retired_at int8
+    retired_at int8,
+    place int8 NOT NULL DEFAULT nextval('worker_places')
 );
 
 -- Find the workers that were retired long ago.
 CREATE INDEX workers_retired ON workers (retired_at) WHERE retired_at IS NOT NULL;
+
+-- Find those that were first known longest ago and are not retired, when there are too many.
+CREATE INDEX workers_place ON workers (place) WHERE retired_at IS NULL;
 
 -- The leads: the holder of each, and its end.
 CREATE TABLE leads (
@@ -185,6 +190,17 @@ CREATE TABLE leads (
     holder text NOT NULL,
     until int8 NOT NULL
 ) WITH (fillfactor = 50);
+
+-- The places of kept answers and markers, in the order in which they were kept: one for each KiB. Those that are too far
+-- behind the last are forgotten; `forgotten_at` is until when those that are were in use, in microseconds. Sequences, as
+-- no transaction waits for another one's.
+CREATE SEQUENCE answer_places;
+CREATE SEQUENCE forgotten_at MINVALUE 0 START 0;
+
+-- Take the place of an answer of so many KiB.
+CREATE FUNCTION take_place(kibibytes int4) RETURNS int8 LANGUAGE sql AS $$
+    SELECT max(nextval('towline.answer_places')) FROM generate_series(0, least(kibibytes, 1024))
+$$;
 
 -- The last call of each client's session, and its answer. Answers lie in parts of 256 calls, so that no row is updated
 -- for ever; there is one row of each session: the call that begins a part deletes the last one.
@@ -194,6 +210,7 @@ CREATE TABLE sessions (
     answer bytea NOT NULL,
     kept_at int8 NOT NULL,
     part int8 NOT NULL DEFAULT 0,
+    place int8 NOT NULL,
     PRIMARY KEY (session, part)
 ) WITH (
     fillfactor = 70,
@@ -201,3 +218,6 @@ CREATE TABLE sessions (
     autovacuum_vacuum_threshold = 2000,
     autovacuum_vacuum_cost_delay = 0
 );
+
+-- Find the answers that were kept longest ago.
+CREATE INDEX sessions_place ON sessions (place);

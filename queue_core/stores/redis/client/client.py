@@ -89,7 +89,7 @@ class RedisClient:
         return self.target.shown
 
     def call(
-        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, int] | None = None
+        self, function: str, keys: Sequence[Key], args: Sequence[Cell] = (), *, call_id: tuple[Cell, Cell] | None = None
     ) -> Answer:
         """Call a function that changes something: its arguments are session, number, then `args`.
 
@@ -214,7 +214,7 @@ class RedisClient:
         tries = handshakes = 0
         refusal: StoreError | None = None
         while True:
-            failure = failure_of(error, self._where)
+            failure = failure_of(error, self._address)
             is_unknown = is_unknown or (changes and connection.is_sent and not failure.is_answered)
             if refusal is None or failure.next != "load":  # a failure to load the library says more than "not found"
                 refusal = failure.error
@@ -269,7 +269,7 @@ class RedisClient:
         connection.is_sent = False
 
     @property
-    def _where(self) -> str:
+    def _address(self) -> str:
         """The server, for messages."""
         return str(self.target.addresses[0]) if self.target.kind in ("server", "socket") else self.url
 
@@ -286,7 +286,7 @@ class RedisClient:
                 self._set_clock(connection, reached)
         except (RedisError, OSError) as error:
             connection.close()
-            raise failure_of(error, self._where).error from error
+            raise failure_of(error, self._address).error from error
         except BaseException:
             connection.close()
             raise

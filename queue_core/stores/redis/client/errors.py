@@ -58,7 +58,7 @@ _WAIT = {
     "ASK": "the cluster is moving the queue to another node",
     "TRYAGAIN": "the cluster is moving the queue to another node",
     "CLUSTERDOWN": "the cluster is down: a node that holds some of its slots is gone",
-    "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write asks for",
+    "NOREPLICAS": "fewer replicas follow it than min-replicas-to-write requires",
 }
 _ELSEWHERE = {
     "READONLY": "it is a replica: a failover is in progress, or the URL must name the primary",

@@ -75,6 +75,7 @@ local function keys_of(key)
     stored = key .. ':b',          -- string: bytes of all payloads, as far as they are counted
     block = key .. ':i',           -- string: ids left of a block; in a cluster only
     sessions = key .. ':k',        -- sorted set: sessions by when they were last active, as far as that is kept
+    kept = key .. ':K',            -- hash: bytes that sessions keep, and until when those were in use that are forgotten
   }
   keysets[key] = keys
   keyset_count = keyset_count + 1
@@ -213,11 +214,11 @@ local SETTLED_PER_CALL, ONE_MORE = 500, '501'
 local NOTHING = {}
 local WORKERS_EXAMINED = 4                -- per new worker
 local FORGOTTEN_AFTER = 30 * 86400e6
-local KEPT_SECONDS = 600                  -- answers, at least
+local KEPT_SECONDS = 600                  -- answers, unless there are too many
 
 -- All files after the next two are blocks of their own, as Lua allows 200 locals in all; the functions that a block
 -- defines for later ones are declared here.
-local repeated_answer, kept_answer, reads, changes, changes_beside
+local reads, changes, changes_beside
 local is_set, spec_of, use_priority, with_kept, read_queue, open_fenced, open, refusal_of_moved, waiters_flag, counts_for, counters_of, change, note,
   flush, finish
 local TAKE, PLACE, take_delayed, take_leased, take_dead, entered, put, put_waiting,
@@ -225,4 +226,4 @@ local TAKE, PLACE, take_delayed, take_leased, take_dead, entered, put, put_waiti
 local ready_sets, all_ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
 -- Functions of several files, in tables, as each of these is one local.
-local names, adding, leasing, lanes, rotation, holding = {}, {}, {}, {}, {}, {}
+local names, adding, leasing, lanes, rotation, sessions, holding = {}, {}, {}, {}, {}, {}, {}

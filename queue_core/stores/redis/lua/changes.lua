@@ -177,7 +177,8 @@ end
 -- Arguments: a client's session; the number of its call. Answers 1 and the tasks that the call has changed, else 0.
 local function changed_before(keys, args)
   local settings, kept = unpack(call('HMGET', keys[1], OWN, AS_SESSION .. args[1]))
-  local answer = settings and kept and repeated_answer(keys[1], kept, tonumber(args[2]), 0)
+  local number, meaning = sessions.numbered(args[2])
+  local answer = settings and kept and sessions.repeated_answer(keys[1], kept, number, 0, meaning)
   if not answer then return 'o\0' .. '0' end
   if sub(answer, 1, 1) ~= 'o' then return answer end
   return 'o\0' .. '1' .. sub(answer, 3)

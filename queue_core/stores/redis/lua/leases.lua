@@ -23,12 +23,21 @@ function leasing.keep_worker(queue, worker, seen_at, retired_at)
   call('ZADD', queue.keys.workers, text_of(retired_at or seen_at), worker)
 end
 
--- Forget a few workers that were not active for a month.
-local function forget_workers(queue)
+-- Forget a few workers that were not active for a month and, of too many, any few that are not retired: one that goes on
+-- is seen anew.
+local function forget_workers(queue, newest)
   local old = text_of(queue.now - FORGOTTEN_AFTER)
   for _, worker in ipairs(call('ZRANGEBYSCORE', queue.keys.workers, '-inf', old, 'LIMIT', '0', WORKERS_EXAMINED)) do
     call('HDEL', queue.key, AS_WORKER .. worker)
     call('ZREM', queue.keys.workers, worker)
+  end
+  if call('ZCARD', queue.keys.workers) <= MOST.workers then return end
+  for _, worker in ipairs(call('ZRANDMEMBER', queue.keys.workers, WORKERS_EXAMINED)) do
+    local _, retired_at = leasing.worker_of(queue, worker)
+    if worker ~= newest and not retired_at then
+      call('HDEL', queue.key, AS_WORKER .. worker)
+      call('ZREM', queue.keys.workers, worker)
+    end
   end
 end
 
@@ -303,7 +312,7 @@ end
 function leasing.grant(queue, request, seen_at)
   if request.worker ~= '' and not seen_at then
     leasing.keep_worker(queue, request.worker, queue.now)
-    forget_workers(queue)
+    forget_workers(queue, request.worker)
   end
   local expired, horizon, more = settle(queue, SETTLED_PER_CALL)
   local flags = (horizon or more) and UNSETTLED or 0
@@ -346,7 +355,7 @@ local function lease_delayed(keys, args)
   if too_long then return too_long end
   if worker ~= '' and not seen_at then
     leasing.keep_worker(queue, worker, now)
-    forget_workers(queue)
+    forget_workers(queue, worker)
   end
   local before = 'o\0' .. pack('>I2I2', 0, 0)
   local member = member_of(id)

@@ -14,7 +14,7 @@ local function new_queue(key, now, cells)
     key = key, keys = keys_of(key), now = now, at = text_of(now), settings = settings, spec = spec,
     touched = spec.is_limited and {}, ended = 0,  -- `admitted` and `beside` are set where they are needed
     stored = 0, packed_untagged = cells[2], packed_tagged = cells[3], counts = {}, cells = {}, cell_count = 0,
-    session = false, number = false, noted_at = false, cells_read = false, samples = false, writes = false
+    session = false, number = false, meaning = false, kept_bytes = 0, noted_at = false, cells_read = false, samples = false, writes = false
   }
 end
 
@@ -41,12 +41,17 @@ function open_fenced(key, now, args, worker, fields)
   end
   local queue, refusal = new_queue(key, now, cells)
   if not queue then return nil, refusal end
-  queue.session, queue.number, queue.cells_read = session, tonumber(args[2]), cells
+  queue.session, queue.cells_read = session, cells
+  local age
+  queue.number, queue.meaning, age = sessions.numbered(args[2])
   local kept = cells[4]
   if kept then
-    local answer = repeated_answer(key, kept, queue.number, now)
+    local answer = sessions.repeated_answer(key, kept, queue.number, now, queue.meaning)
     if answer then return nil, answer end
-    queue.noted_at = parse('>I8', kept, 9)
+    queue.noted_at, queue.kept_bytes = parse('>I8', kept, 9), #kept
+  elseif age then
+    refusal = sessions.refusal_of_forgotten(key, now, age)
+    if refusal then return nil, refusal end
   end
   return queue
 end
@@ -192,17 +197,6 @@ local function write_samples(queue)
   counts[LAST] = counts[LAST] + #samples
 end
 
--- Note now and then that a session is in use, and forget a few that were long unused.
-local function note_session(queue)
-  call('ZADD', queue.keys.sessions, queue.at, sub(queue.session, 2))
-  local old = text_of(queue.now - (KEPT_SECONDS + 60) * 1e6)
-  for _, session in ipairs(call('ZRANGEBYSCORE', queue.keys.sessions, '-inf', old, 'LIMIT', '0', '8')) do
-    call('HDEL', queue.key, AS_SESSION .. session)
-    call('ZREM', queue.keys.sessions, session)
-  end
-  queue.noted_at = queue.now
-end
-
 -- Write all collected changes, at the end of every call that changes something. Returns the answer, which is kept for a
 -- repeated call; if it ends with leases, only the part `before` them is kept, and where to find them.
 function finish(queue, answer, before, leases)
@@ -219,11 +213,7 @@ function finish(queue, answer, before, leases)
     queue.stored = 0
   end
   local new_tags = set_counts(queue)
-  if queue.session then
-    local noted_at = queue.noted_at
-    if not noted_at or queue.now - noted_at > 60e6 or queue.now < noted_at then note_session(queue) end
-    set(queue, queue.session, kept_answer(queue.number, queue.noted_at, answer, before, leases))
-  end
+  if queue.session then sessions.keep(queue, answer, before, leases) end
   flush(queue)
   if new_tags then
     call_many('ZADD', queue.keys.tags, new_tags)

@@ -18,7 +18,10 @@ local function put_queue(keys, args)
   if not known then
     local closed = call('HGETALL', keys[1] .. ':q')
     call_many('HSET', keys[1], closed)
-    for index = 1, #closed, 2 do call('ZADD', keys[1] .. ':k', call('TIME')[1] .. '000000', sub(closed[index], 2)) end
+    for index = 1, #closed, 2 do
+      call('ZADD', keys[1] .. ':k', call('TIME')[1] .. '000000', sub(closed[index], 2))
+      sessions.count_bytes(keys[1], #closed[index + 1])
+    end
     call('UNLINK', keys[1] .. ':q')
   end
   local answer = 'o\0' .. (known and '0' or '1')
@@ -79,7 +82,7 @@ local function delete_queue(keys)
   end
   call('UNLINK', keys[1], own.payloads, own.leased, own.held_all, own.opens, own.delayed_all, own.delayed,
     own.dead_all, own.dead, own.names, own.tombs, own.tags, own.samples, own.workers, own.sessions,
-    own.block, own.stored)
+    own.block, own.stored, own.kept)
   return 'o\0' .. pack('>I8', count)
 end
 

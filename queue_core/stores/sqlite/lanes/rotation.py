@@ -96,7 +96,7 @@ def next_tag(session: SqliteSession, queue: QueueRow, tag_ids: Sequence[int] | N
     return next((tag_id for _, _, tag_id in _turns(session, queue, tag_ids, limit=1)), None)
 
 
-def in_turns(
+def round_robin(
     session: SqliteSession, queue: QueueRow, tag_ids: Sequence[int] | None, columns: str, *, count: int
 ) -> list[Row]:
     """Return these columns of the first `count` ready tasks, tags taking turns."""

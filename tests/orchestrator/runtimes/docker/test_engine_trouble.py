@@ -86,7 +86,7 @@ def test_one_that_was_killed_while_nobody_could_see_it_is_told_as_that_whatever_
     os.kill(pid, signal.SIGKILL)
     bench.engine.start()
     (ended,) = bench.exits()
-    assert (ended.signal, ended.reason) == (signal.SIGKILL, "it ended while its engine was away")
+    assert (ended.signal, ended.reason) == (signal.SIGKILL, "it ended while its engine was unavailable")
 
 
 def test_a_container_removed_while_nobody_could_see_it_is_told(bench: DockerBench) -> None:

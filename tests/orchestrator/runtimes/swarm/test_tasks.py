@@ -166,7 +166,7 @@ def test_a_task_has_ended_when_its_container_has_or_will_never_be(state: str, de
             "No such image: nope:1",
             id="no such image",
         ),
-        pytest.param(a_task("orphaned"), None, None, "its node was away for too long", id="orphaned"),
+        pytest.param(a_task("orphaned"), None, None, "its node was unavailable for too long", id="orphaned"),
         pytest.param(
             a_task("pending", desired="shutdown", container=""),
             None,

@@ -8,7 +8,7 @@ from orchestrator.sources.celery.nodes import (
     TaskRun,
     after_answer,
     after_signal,
-    without_gone,
+    present_nodes,
 )
 
 NODE = "shop-1@h"
@@ -99,8 +99,8 @@ def test_a_goodbye_is_no_end_of_a_worker_of_ours() -> None:
     node, _ = heard([(0.0, beat(1, 1)), (1.0, beat(1, 1, kind="offline"))])
     assert (node.is_offline, node.active) == (True, 1)
     nodes = {NODE: node}
-    assert without_gone(nodes, workers=frozenset({"shop-1"}), at=Monotonic(500.0)) == nodes
-    assert without_gone(nodes, workers=frozenset(), at=Monotonic(2.0)) == {}
+    assert present_nodes(nodes, workers=frozenset({"shop-1"}), at=Monotonic(500.0)) == nodes
+    assert present_nodes(nodes, workers=frozenset(), at=Monotonic(2.0)) == {}
     silent, _ = heard([(0.0, beat(1, 1))])
-    assert without_gone({NODE: silent}, workers=frozenset(), at=Monotonic(GONE_SECONDS)) == {NODE: silent}
-    assert without_gone({NODE: silent}, workers=frozenset(), at=Monotonic(GONE_SECONDS + 1)) == {}
+    assert present_nodes({NODE: silent}, workers=frozenset(), at=Monotonic(GONE_SECONDS)) == {NODE: silent}
+    assert present_nodes({NODE: silent}, workers=frozenset(), at=Monotonic(GONE_SECONDS + 1)) == {}

@@ -6,6 +6,7 @@ from django.core.mail import send_mail
 
 from queue_core.django.tasks_api import TaskContext
 from tests.queue_core.django_backend.shop.models import Thing
+from tests.support.fleet.odd_exceptions import raise_all
 
 try:
     from django.tasks import task
@@ -57,6 +58,11 @@ class PaymentDeclinedError(Exception):
 @task
 def declined_payment() -> None:
     raise PaymentDeclinedError("no funds")
+
+
+@task
+def raises(number: int) -> None:
+    raise_all(number)
 
 
 def wipe_everything() -> None:

@@ -84,6 +84,22 @@ def output_of(folder: Path, program: str) -> str:
         pytest.param("import random; a = random.Random(7).random()", id="a random number that is the same each time"),
         pytest.param("import os; a = os.open('.', os.O_RDONLY); b = os.open('.', os.O_PATH)", id="folders"),
         pytest.param("import signal; signal.signal(signal.SIGUSR1, print)", id="a signal handler"),
+        pytest.param(
+            "import time\nt = time.perf_counter()\nimport json\ntook = time.perf_counter() - t\ndel t",
+            id="a time that is not kept",
+        ),
+        pytest.param("import time\ntook = -time.monotonic()\ntook += time.monotonic()", id="a duration"),
+        pytest.param(
+            "import datetime, os\nA = [0.0, 30.0, 86_400, 2**31, 1_700_000_000, 10**12]\nB = '2025-01-31T23:59:59'\n"
+            "C = datetime.date.today(); D = datetime.datetime(2025, 1, 1); E = '1' * 19; F = 'f' * 32; G = os.getcwd()",
+            id="numbers, dates and texts",
+        ),
+        pytest.param(
+            "import uuid\nA = uuid.UUID('12345678-1234-4234-8234-123456789abc'); B = uuid.NAMESPACE_DNS\n"
+            "C = str(uuid.uuid5(B, 'a'))",
+            id="UUIDs that are always these",
+        ),
+        pytest.param("import time\ndef f(): return time.time()\nclass A:\n    now = time.time", id="a clock"),
     ],
 )
 def test_an_import_that_leaves_nothing_behind_has_no_hazard(tmp_path: Path, application: str) -> None:
@@ -292,6 +308,31 @@ def test_native_threads_are_told_by_their_library(
         pytest.param("from uuid import uuid4\na = str(uuid4())", ["identity"], id="a UUID"),
         pytest.param("import uuid\na = uuid.uuid1()", ["identity"], id="a UUID of the host"),
         pytest.param("import secrets\na = secrets.token_hex()", ["identity"], id="a token"),
+        *(
+            pytest.param(f"{each[1]}", ["identity"], id=each[0])
+            for each in (
+                ("the time", "import time\na = time.time()"),
+                ("the time in nanoseconds", "import time\na = {'started': [time.time_ns()]}"),
+                ("the time in milliseconds", "import time\na = int(time.time() * 1000)"),
+                ("the monotonic clock", "import time\na = time.monotonic()"),
+                ("the clock of a timer", "import time\na = time.perf_counter_ns()"),
+                ("a datetime", "from datetime import datetime\na = datetime.now()"),
+                ("a datetime with a zone", "from datetime import datetime, UTC\na = datetime.now(UTC)"),
+                ("a text of the time", "import time\na = time.strftime('run-%Y%m%d-%H%M%S')"),
+                ("a text with seconds", "import time\na = f'w-{int(time.time())}'"),
+                ("an ISO text", "from datetime import datetime\na = datetime.now().isoformat()"),
+                ("a counter from the time on", "import itertools, time\na = itertools.count(time.time_ns())"),
+                ("the time in a class", "import time\nclass A:\n    at = time.time()"),
+                ("the time in an instance", "import time\nclass A:\n    def __init__(s): s.at = time.time()\na = A()"),
+                ("the time in slots", "import time\nclass A:\n    __slots__ = 'at'\na = A(); a.at = time.time()"),
+                ("the time in a default", "import time\ndef f(at=time.time()): ..."),
+                (
+                    "the time in a closure",
+                    "import time\ndef f():\n    at = time.time()\n    return lambda: at\nf = f()",
+                ),
+                ("a process of psutil", "import psutil\na = psutil.Process()"),
+            )
+        ),
         pytest.param("import tempfile\na = tempfile.mkdtemp()", ["identity"], id="a temporary folder that stays"),
         pytest.param("import os\na = os.environ.get('TOWLINE_WORKER')", ["identity"], id="the worker's name"),
         pytest.param("import tempfile\na = tempfile.TemporaryDirectory()", ["finalizer", "identity"], id="a folder"),
@@ -363,6 +404,54 @@ def test_an_import_that_leaves_something_open_has_a_hazard(tmp_path: Path, appli
     hazards = hazards_after(tmp_path, application)
     assert sorted({each.kind for each in hazards}) == kinds
     assert all("on_start" in each.sentence for each in hazards)
+
+
+LIBRARY = """
+import base64, os, secrets, time, uuid
+def made(): return uuid.uuid4()
+def token(): return secrets.token_hex()
+def url_token(): return secrets.token_urlsafe()
+def ulid():
+    number = int(time.time() * 1000) << 80 | int.from_bytes(os.urandom(10))
+    return "".join("0123456789ABCDEFGHJKMNPQRSTVWXYZ"[number >> 5 * at & 31] for at in reversed(range(26)))
+class Client:
+    def __init__(self): self.started, self.id = time.time(), str(uuid.uuid4())
+"""
+WITH_LIBRARY = "import sys; sys.path.append('site-packages')\nimport library\n"
+
+
+@pytest.mark.parametrize(
+    "application",
+    [
+        "a = library.made()",
+        "a = f'worker-{library.made()}'",
+        "a = library.made().hex",
+        "a = library.token()",
+        "class A:\n    a = {'a': library.url_token()}",
+        "a = library.ulid()",
+        "a = vars(library.Client())",
+    ],
+)
+def test_an_id_that_a_library_made_for_the_application_is_a_hazard(tmp_path: Path, application: str) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "library.py").write_text(LIBRARY)
+    hazards = hazards_after(tmp_path, WITH_LIBRARY + application)
+    assert {each.kind for each in hazards} == {"identity"}
+    assert all("shop." in each.sentence for each in hazards)
+
+
+def test_what_a_library_keeps_for_itself_is_none(tmp_path: Path) -> None:
+    (tmp_path / "site-packages").mkdir()
+    (tmp_path / "site-packages" / "library.py").write_text(LIBRARY)
+    assert hazards_after(tmp_path, WITH_LIBRARY + "a = library.Client()") == []
+
+
+def test_the_name_that_keeps_a_time_is_told(tmp_path: Path) -> None:
+    (hazard,) = hazards_after(tmp_path, "import time\nSTARTED = time.time()")
+    assert hazard.sentence == (
+        "shop.STARTED keeps the time of the import, which would be the same in all forked workers: make it in "
+        "@app.on_start, then workers can fork"
+    )
 
 
 def test_sockets_are_told_with_their_peers(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ MAX_WORKERS_ASKED: Final = 20
 """Workers whose certificates a supervisor elsewhere is asked for, at most."""
 
 
-def silent_ends(story: TaskStory, where: TargetOptions) -> Mapping[str, str]:
+def expiry_causes(story: TaskStory, where: TargetOptions) -> Mapping[str, str]:
     """Return, by worker, why leases of this task expired, where its supervisor has the worker's certificate."""
     silent = {lease.worker for lease in story.leases if lease.outcome == "expired" and not lease.error and lease.worker}
     if silent and (url := supervisor_url(where["url"], where["file"])) is not None:

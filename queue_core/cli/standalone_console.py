@@ -82,7 +82,7 @@ class Announced:
     login_address: str | None
 
 
-class ConsoleAlone:
+class StandaloneConsole:
     """One listener with the console and nothing else."""
 
     def __init__(

@@ -24,7 +24,7 @@ class TaskLookup:
         self._connect = connect
         self._queues: Queues | None = None
 
-    def begun_after(self, tasks: Sequence[OrphanedTask], *, worker: str, died_at: float) -> float | None:
+    def restarted_after(self, tasks: Sequence[OrphanedTask], *, worker: str, died_at: float) -> float | None:
         """Return the seconds from the death of a worker until the last of its tasks was leased again by another.
 
         `died_at` is in seconds since the epoch. None while one of them waits, and where the queue does not say.

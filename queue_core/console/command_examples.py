@@ -30,7 +30,7 @@ def python(queue: str, call: str) -> str:
     return f"import os\nfrom queue_core import *\nqueue = {opened}.queue({queue!r})\n{call}"
 
 
-def of_task(queue: str, name: str, state: str) -> Examples:
+def task_examples(queue: str, name: str, state: str) -> Examples:
     """Return how to see a task otherwise, and how to change it as its state allows."""
     path = f"/v1/queues/{quoted(queue)}"
     examples = [
@@ -47,7 +47,7 @@ def of_task(queue: str, name: str, state: str) -> Examples:
     return examples
 
 
-def of_filter(queue: str, wanted: Mapping[str, str], body: Json) -> Examples:
+def filter_examples(queue: str, wanted: Mapping[str, str], body: Json) -> Examples:
     """Return how to find the tasks of a filter otherwise."""
     options = [word for name, value in wanted.items() for word in (_OPTIONS[name], value)]
     return [
