@@ -6,15 +6,18 @@ primitives, `hold` and `change`, and keeps counters, lanes, names and samples in
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import repeat
+from operator import attrgetter, itemgetter
 from typing import ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 from queue_core import semantics
 from queue_core.attempts.attempt import WORKER_DIED, Failure
-from queue_core.clock import Instant
+from queue_core.clock import NEVER, Instant
 from queue_core.errors import QueueMovedError, StoreUnavailableError, UnknownQueueError
+from queue_core.fast_values import value
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import DELETED_BY_NAME, PURGED, FinishedLease, TaskRemoval
@@ -22,6 +25,8 @@ from queue_core.task import QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import NameOutcome
 
 RecordT = TypeVar("RecordT")
+_BEFORE_ID = attrgetter("before.id")
+_FIRST = itemgetter(0)
 
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
@@ -34,7 +39,11 @@ MAX_TRIES = 20
 
 
 Depth: TypeAlias = Literal["id", "task", "whole"]
-"""How much `hold` reads of a task: enough to remove it, all but the payload and what goes with it, or all."""
+"""How much `hold` reads of a task: enough to remove it, all but the payload and what goes with it, or all.
+
+With the payload go attempts, progress and checkpoint. Where a store has not read the attempts of a task, those that a
+`LeaseEnd` has follow the ones that are stored.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +72,18 @@ class InStates:
 
 @dataclass(frozen=True, slots=True)
 class LeasedBy:
-    """The first `limit` tasks under a live lease of a worker, by their ids."""
+    """Up to `limit` tasks under a live lease of a worker, by their ids.
+
+    `begin`: only leases that end then or later, where a store goes on there after the first `limit`.
+    """
 
     worker: str
     limit: int
+    begin: Instant = NEVER
+
+    def rest(self, found: int) -> "LeasedBy | None":
+        """Return what is left after the first `found` are changed, in a store that finds these first."""
+        return self if found >= self.limit else None
 
 
 Selector: TypeAlias = Named | InStates | LeasedBy
@@ -81,8 +98,9 @@ def named(names: Sequence[str], *, depth: Depth = "task") -> Named:
 class HeldTasks(Generic[RecordT]):
     """The tasks that a verb may change, as a store's own records of them; `task_of` reads one (of depth "id": none).
 
-    `names`: the name that selected each, if names did. `is_repeat`: an earlier try of the same call of a client changed
-    these tasks, and none is changed again.
+    A record of depth "id" may stand for any task of the selector, so that all are the same. `names`: the name that
+    selected each, if names did. `is_repeat`: an earlier try of the same call of a client changed these tasks, and none
+    is changed again. `rest`: what else the verb means, which is held after these were changed.
     """
 
     spec: QueueSpec
@@ -90,6 +108,7 @@ class HeldTasks(Generic[RecordT]):
     task_of: Callable[[RecordT], StoredTask]
     names: Sequence[str] = ()
     is_repeat: bool = False
+    rest: Selector | None = None
 
 
 # -- what becomes of one ----------------------------------------------------------------------------------------------
@@ -108,7 +127,7 @@ Transition: TypeAlias = Callable[[StoredTask, QueueSpec], Outcome]
 """A function from a task to what becomes of it; one that returns the same object leaves the task as it is."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Changed:
     """A task that a verb changed, as it was, and its outcome. `name`: see `HeldTasks.names`."""
 
@@ -136,7 +155,7 @@ class ChangeVerbs(Generic[RecordT]):
 
     leases_per_change: ClassVar[int] = 1000
     """How many leases of a dead worker are released at a time: PostgreSQL ends a connection that stands still in a
-    transaction for 5 s."""
+    transaction for 5 s, and nobody else is served while Redis changes them."""
 
     @abstractmethod
     def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[RecordT]:
@@ -161,7 +180,7 @@ class ChangeVerbs(Generic[RecordT]):
 
     @abstractmethod
     def fence_worker(self, worker: str, *, now: Instant) -> list[str]:
-        """Retire a worker; return the queues in which it has live leases, but for those that were moved away."""
+        """Retire a worker; return the queues in which it may have live leases, but for those that were moved away."""
 
     def _write(
         self, queue: str, find: Callable[[], list[tuple[RecordT, Outcome]]], *, now: Instant
@@ -177,11 +196,21 @@ class ChangeVerbs(Generic[RecordT]):
 
     def apply(self, queue: str, selector: Selector, transition: Transition, *, now: Instant) -> list[Changed]:
         """See `Transaction.apply`."""
+        changed, _ = self._apply_some(queue, selector, transition, now=now)
+        return changed if isinstance(selector, Named) else sorted(changed, key=_BEFORE_ID)
+
+    def _apply_some(
+        self, queue: str, selector: Selector, transition: Transition, *, now: Instant
+    ) -> tuple[list[Changed], Selector | None]:
+        """Change the tasks that `selector` means; also return what is left to change: see `HeldTasks.rest`."""
         changed: list[Changed] = []
+        rest: Selector | None = None
 
         def find() -> list[tuple[RecordT, Outcome]]:
+            nonlocal rest
             changed.clear()
             held = self.hold(queue, selector, now=now)
+            rest = held.rest
             changes: list[tuple[RecordT, Outcome]] = []
             for name, record in zip(held.names or repeat(""), held.records, strict=False):
                 before = held.task_of(record)
@@ -192,7 +221,7 @@ class ChangeVerbs(Generic[RecordT]):
             return changes
 
         self._write(queue, find, now=now)
-        return changed if isinstance(selector, Named) else sorted(changed, key=lambda one: one.before.id)
+        return changed, rest
 
     # -- the verbs: see `Transaction` -------------------------------------------------------------------------------
 
@@ -250,14 +279,13 @@ class ChangeVerbs(Generic[RecordT]):
 
         released: list[FinishedLease] = []
         for queue in self.fence_worker(worker, now=now):
-            is_over = False
-            while not is_over:
-                try:
-                    changed = self.apply(queue, LeasedBy(worker, self.leases_per_change), release, now=now)
-                except (UnknownQueueError, QueueMovedError):
-                    break  # since it was listed
-                released += [each.finished for each in changed]
-                is_over = len(changed) < self.leases_per_change
+            ended: list[tuple[int, FinishedLease]] = []
+            rest: Selector | None = LeasedBy(worker, self.leases_per_change)
+            with suppress(UnknownQueueError, QueueMovedError):  # since it was listed
+                while rest is not None:
+                    some, rest = self._apply_some(queue, rest, release, now=now)
+                    ended += [(each.before.id, each.finished) for each in some]
+            released += [finished for _, finished in sorted(ended, key=_FIRST)]
         return released
 
 

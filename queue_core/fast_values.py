@@ -1,8 +1,10 @@
 """Values that are frozen to the type checker and quick to make, and lists of them that are built when first read."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import TypeVar, dataclass_transform, overload
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
@@ -15,6 +17,27 @@ def value(cls: type[T]) -> type[T]:
     the eleven of a `Lease`, 0.4 us here. The fleet's values are made the same way (its ADR 8).
     """
     return dataclass(slots=True, unsafe_hash=True)(cls)
+
+
+if TYPE_CHECKING:
+    replaced = replace
+else:
+
+    def replaced(one: T, **changes: object) -> T:
+        """Return a value with other fields, as `dataclasses.replace` does in twice the time."""
+        cls = type(one)
+        read, places = _fields_of(cls)
+        cells = list(read(one))
+        for name, cell in changes.items():
+            cells[places[name]] = cell
+        return cls(*cells)
+
+
+@cache
+def _fields_of(cls: type[Any]) -> tuple[Callable[[object], tuple[object, ...]], Mapping[str, int]]:
+    """Return what reads the fields of a value of a class, of which there are two or more, and the place of each."""
+    names = [one.name for one in fields(cls)]
+    return attrgetter(*names), {name: at for at, name in enumerate(names)}
 
 
 class LazyList(Sequence[T]):

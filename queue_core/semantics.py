@@ -5,11 +5,11 @@ by itself, and every verb expires due tasks before it acts (ADR 2).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Literal
 
 from queue_core.attempts.attempt import EXPIRED, GIVEN_BACK, WORDS, Attempt, AttemptOutcome, Failure, with_attempt
 from queue_core.clock import Instant, after, seconds_between
+from queue_core.fast_values import replaced, value
 from queue_core.limits import FARTHEST_ETA_SECONDS, check_eta
 from queue_core.rare_fields import copy_rare_fields, has_rare_fields
 from queue_core.stats import FinishedLease, LeaseOutcome, TaskRemoval
@@ -46,7 +46,7 @@ def release_delay_seconds(
     return None if charge == "uncounted" else retry_delay_seconds(spec, leases=leases, jitter=jitter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseEnd:
     """A lease that ended: its record, and the task as it is now (None: deleted)."""
 
@@ -92,12 +92,12 @@ def lease_order(task: StoredTask) -> tuple[int, Instant, int]:
 
 def admit(task: StoredTask, *, now: Instant) -> StoredTask:
     """Make a HELD task READY; its wait for a lease counts from now."""
-    return replace(task, state=TaskState.READY, eta=now, ready_at=now)
+    return replaced(task, state=TaskState.READY, eta=now, ready_at=now)
 
 
 def hold(task: StoredTask) -> StoredTask:
     """Make a READY task HELD, in the place that its eta gives it."""
-    return replace(task, state=TaskState.HELD)
+    return replaced(task, state=TaskState.HELD)
 
 
 def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> StoredTask:
@@ -110,7 +110,7 @@ def restore(moved: StoredTask, *, task_id: int, queue: str, now: Instant) -> Sto
     leased = moved.state is TaskState.LEASED
     state = TaskState.READY if moved.state is TaskState.HELD else moved.state
     early = state is TaskState.READY and moved.eta > now  # this store's clock is behind the other's
-    return replace(
+    return replaced(
         moved,
         id=task_id,
         queue=queue,
@@ -133,13 +133,13 @@ def expire(task: StoredTask, spec: QueueSpec, *, now: Instant) -> LeaseEnd | Sto
     if not is_due(task, now=now):
         return task
     if task.state is TaskState.DELAYED:
-        return replace(task, state=TaskState.READY)
+        return replaced(task, state=TaskState.READY)
     attempts = _attempts(task, "expired", ended_at=task.eta)
     if not is_exhausted(task, spec):
-        ended = replace(task, state=TaskState.READY, ready_at=task.eta, attempts=attempts)
+        ended = replaced(task, state=TaskState.READY, ready_at=task.eta, attempts=attempts)
         return LeaseEnd(finished_lease(task, "expired", ended_at=task.eta), ended)
-    gone = replace(task, attempts=attempts)
-    return _die(gone, spec, outcome="expired", ended_at=task.eta, reason=WORDS["expired"])
+    reason = WORDS["expired"]
+    return _die(task, spec, "expired", ended_at=task.eta, reason=reason, spent=task.spent, attempts=attempts)
 
 
 def is_exhausted(task: StoredTask, spec: QueueSpec) -> bool:
@@ -167,7 +167,7 @@ def postpone(task: StoredTask, *, eta: Instant, now: Instant) -> StoredTask:
     moved = max(eta, now)
     state = TaskState.READY if moved <= now else TaskState.DELAYED
     spent = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
-    return replace(task, state=state, eta=moved, ready_at=moved, spent=spent)
+    return replaced(task, state=state, eta=moved, ready_at=moved, spent=spent)
 
 
 def retag(task: StoredTask, *, tag: str | None, now: Instant) -> StoredTask:
@@ -176,7 +176,7 @@ def retag(task: StoredTask, *, tag: str | None, now: Instant) -> StoredTask:
     A HELD task without a tag is admitted at `now`, as the untagged have no lane. What is READY keeps its eta; a lane of
     the new tag may hold it.
     """
-    moved = replace(task, tag=tag)
+    moved = replaced(task, tag=tag)
     return admit(moved, now=now) if tag is None and task.state is TaskState.HELD else moved
 
 
@@ -210,7 +210,7 @@ def lease(task: StoredTask, *, worker: str, seconds: float, now: Instant) -> Sto
     """
     leased_at = Instant(max(now, task.leased_at + 1))
     expires_at, spent = unspent_end(after(now, seconds), task.spent, now=now)
-    return replace(
+    return replaced(
         task,
         state=TaskState.LEASED,
         eta=expires_at,
@@ -256,7 +256,7 @@ def renew(
     """
     cut_short = (*task.spent, task.eta)
     expires_at, spent = unspent_end(after(now, seconds), cut_short, now=now)
-    return replace(
+    return replaced(
         task,
         eta=expires_at,
         spent=spent,
@@ -274,7 +274,7 @@ def remove(task: StoredTask, removal: TaskRemoval, *, now: Instant) -> LeaseEnd:
     """End a current lease by deleting its task without its token: it is not done, unless its holder deletes it."""
     if removal.finishes(task.worker):
         return delete(task, now=now)
-    return LeaseEnd(replace(finished_lease(task, "removed", ended_at=now), reason=removal.reason), None)
+    return LeaseEnd(finished_lease(task, "removed", ended_at=now, reason=removal.reason), None)
 
 
 def release(
@@ -299,13 +299,12 @@ def release(
     cut_short = tuple(instant for instant in (*task.spent, task.eta) if instant > now)
     attempts = _attempts(task, failure.outcome, ended_at=now, failure=failure)
     if dead_reason or (charge == "counted" and is_exhausted(task, spec)):
-        gone = replace(task, spent=cut_short, attempts=attempts)
-        return _die(gone, spec, outcome="released", ended_at=now, reason=dead_reason or failure.text)
+        reason = dead_reason or failure.text
+        return _die(task, spec, "released", ended_at=now, reason=reason, spent=cut_short, attempts=attempts)
     eta = min(task.ready_at, now) if delay_seconds is None else after(now, delay_seconds)
     state = TaskState.READY if eta <= now else TaskState.DELAYED
-    given_back = replace(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short, attempts=attempts)
-    finished = finished_lease(task, "released", ended_at=now)
-    return LeaseEnd(replace(finished, reason=failure.given_reason), given_back)
+    given_back = replaced(task, state=state, eta=eta, ready_at=eta, leases=leases, spent=cut_short, attempts=attempts)
+    return LeaseEnd(finished_lease(task, "released", ended_at=now, reason=failure.given_reason), given_back)
 
 
 def release_as_requested(
@@ -350,10 +349,12 @@ def _attempts(
 
 def redrive(task: StoredTask, *, now: Instant) -> StoredTask:
     """Make a dead task ready again with no lease charged; its tokens still never repeat, its attempts are kept."""
-    return replace(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
+    return replaced(task, state=TaskState.READY, eta=now, ready_at=now, leases=0, reason="")
 
 
-def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant) -> FinishedLease:
+def finished_lease(
+    task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant, reason: str = "", died: bool = False
+) -> FinishedLease:
     """Return the record of a lease that ended; seconds are never negative, whatever the clock did."""
     return FinishedLease(
         task.queue,
@@ -365,13 +366,33 @@ def finished_lease(task: StoredTask, outcome: LeaseOutcome, *, ended_at: Instant
         max(0.0, seconds_between(task.ready_at, task.leased_at)),
         max(0.0, seconds_between(task.leased_at, ended_at)),
         ended_at,
-        added_at=task.added_at,
-        celery_id=celery_id_of(task.headers),
+        died,
+        reason,
+        task.added_at,
+        celery_id_of(task.headers),
     )
 
 
-def _die(task: StoredTask, spec: QueueSpec, *, outcome: LeaseOutcome, ended_at: Instant, reason: str) -> LeaseEnd:
-    finished = replace(finished_lease(task, outcome, ended_at=ended_at), died=True, reason=reason)
+def _die(
+    task: StoredTask,
+    spec: QueueSpec,
+    outcome: LeaseOutcome,
+    *,
+    ended_at: Instant,
+    reason: str,
+    spent: tuple[Instant, ...],
+    attempts: tuple[Attempt, ...],
+) -> LeaseEnd:
+    finished = finished_lease(task, outcome, ended_at=ended_at, reason=reason, died=True)
     if spec.on_exhausted == "delete":
         return LeaseEnd(finished, None)
-    return LeaseEnd(finished, replace(task, state=TaskState.DEAD, eta=ended_at, ready_at=ended_at, reason=reason))
+    dead = replaced(
+        task,
+        state=TaskState.DEAD,
+        eta=ended_at,
+        ready_at=ended_at,
+        reason=reason,
+        spent=spent,
+        attempts=attempts,
+    )
+    return LeaseEnd(finished, dead)

@@ -1,7 +1,8 @@
 """The tests, and commands that test at length: `python3 -m tests.faults`, `python3 -m tests.bench.peers`.
 
-`python3 -m tests.bench.alone.revisions` compares two commits, `python3 -m tests.bench.alone.limits` queues with and
-without limits. `python3 -m tests.celery --all` measures what Celery gets by changing its URL.
+`python3 -m tests.bench.alone.revisions` compares two commits, `python3 -m tests.bench.alone.changes` measures what
+operators do to many tasks, `python3 -m tests.bench.alone.limits` queues with and without limits. `python3 -m
+tests.celery --all` measures what Celery gets by changing its URL.
 """
 
 import sys

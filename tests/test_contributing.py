@@ -19,7 +19,7 @@ TOUCH: Final[Mapping[str, tuple[str, str]]] = {
         '''\
 def touch(task: StoredTask, *, label: str) -> StoredTask:
     """Label a task that nobody has leased."""
-    return task if task.state is TaskState.LEASED else replace(task, tag=label)
+    return task if task.state is TaskState.LEASED else replaced(task, tag=label)
 
 
 ''',

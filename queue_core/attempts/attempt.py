@@ -7,6 +7,8 @@ others (ADR 31).
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
+from json.encoder import encode_basestring as _quoted
 from typing import Final, Literal, TypeAlias
 
 from queue_core.clock import Instant
@@ -94,6 +96,7 @@ class Attempt:
         return described(self.outcome, self.error, self.message, self.place)
 
 
+@lru_cache(maxsize=64)
 def described(outcome: AttemptOutcome, error: str, message: str, place: str) -> str:
     """Return why an attempt ended, in one line; a place or signal that the message names already is not told twice."""
     named = "" if outcome == "worker_died" and error in message else error
@@ -155,26 +158,15 @@ EXPIRED_TEXT: Final = '"expired","","","",""'
 def attempts_text(attempts: Sequence[Attempt]) -> str | None:
     """Return attempts as stored, a line each, oldest first; None for none."""
     lines = [
-        _json(
-            [
-                attempt.lease_number,
-                attempt.worker,
-                attempt.began_at,
-                attempt.ended_at,
-                attempt.outcome,
-                attempt.error,
-                attempt.message,
-                attempt.place,
-                attempt.host,
-                *([attempt.error_path] if attempt.error_path else []),
-            ]
-        )
-        for attempt in attempts
+        f"[{one.lease_number},{_quoted(one.worker)},{one.began_at},{one.ended_at},{_quoted(one.outcome)},"
+        f"{_quoted(one.error)},{_quoted(one.message)},{_quoted(one.place)},{_quoted(one.host)}"
+        f"{',' + _quoted(one.error_path) if one.error_path else ''}]"
+        for one in attempts
     ]
     if not lines:
         return None
     traceback = attempts[-1].traceback
-    return "\n".join(lines) + (f"{BEFORE_TRACEBACK}{_json([traceback])}" if traceback else "")
+    return "\n".join(lines) + (f"{BEFORE_TRACEBACK}[{_quoted(traceback)}]" if traceback else "")
 
 
 def attempts_of(text: str | None) -> tuple[Attempt, ...]:

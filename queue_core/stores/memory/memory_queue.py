@@ -140,7 +140,8 @@ class MemoryQueue:
             named = {name: task for name in selector.names if (task := self.named(name)) is not None}
             return HeldTasks(self.spec, list(named.values()), _as_it_is, list(named))
         if isinstance(selector, LeasedBy):
-            return HeldTasks(self.spec, self.leased_by(selector.worker)[: selector.limit], _as_it_is)
+            leased = self.leased_by(selector.worker)[: selector.limit]
+            return HeldTasks(self.spec, leased, _as_it_is, rest=selector.rest(len(leased)))
         found: list[StoredTask] = []
         for state in selector.states:
             of_state = [task for task in self.tasks.values() if task.state is state and selector.tags.accepts(task.tag)]

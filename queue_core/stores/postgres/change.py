@@ -73,7 +73,8 @@ def hold(session: PostgresSession, name: str, selector: Selector, *, now: Instan
     check_not_moved(spec)
     read = partial(_task_of, name, spec.per_tag.holds_tasks)
     shown = [] if names is None else [row[_NAME] or f"_{row[0]}" for row in rows]
-    return HeldTasks(spec, rows, read, shown)
+    rest = selector.rest(len(rows)) if isinstance(selector, LeasedBy) else None
+    return HeldTasks(spec, rows, read, shown, rest=rest)
 
 
 def _task_of(queue: str, has_lanes: bool, row: Row) -> StoredTask:  # noqa: FBT001 - bound by `partial`

@@ -5,7 +5,8 @@
 
 import json
 from collections.abc import Sequence
-from struct import Struct, pack
+from struct import Struct, pack, unpack_from
+from typing import Literal
 
 from queue_core.attempts.attempt import Attempt, attempts_of, attempts_text
 from queue_core.clock import MICROSECONDS, Instant
@@ -42,8 +43,11 @@ _LONG, _HAS_RARE, _CHECKPOINT = 1, 2, 4  # flags of a body; the last in answers 
 _PRIORITY = 16  # the flags of a body plus so many times its priority are its first byte
 _HAS_ADDED, _HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT = 2, 4, 8, 16  # flags of a lease record, beside _LONG
 _HAS_PRIORITY, _HAS_CELERY_ID = 32, 64
+_RARE = _HAS_ATTEMPTS | _HAS_PROGRESS | _HAS_CHECKPOINT
 _OF_NEW = _HAS_ADDED | _LONG | _HAS_PRIORITY | _HAS_CELERY_ID  # flags of a task without a lease record
-_OUTCOME, DIED, _KNOWS_CELERY_ID = 7, 8, 32
+_FLAGS_AT = 20  # the index of the flags in a lease record
+_OUTCOME, DIED, _KNOWS_ADDED, _KNOWS_CELERY_ID = 7, 8, 16, 32
+NewParts = Literal["new attempts", "no new attempts"]
 
 _OUTCOMES: tuple[LeaseOutcome, ...] = ("deleted", "deleted", "released", "expired", "removed")
 NUMBER_OF_OUTCOME = {outcome: number for number, outcome in enumerate(_OUTCOMES) if number}
@@ -120,12 +124,65 @@ def pack_lease_record(task: StoredTask) -> bytes:
     is_new = not (task.leased_at or task.leases or task.spent or task.max_leases or flags & ~_OF_NEW)
     if is_new and task.state in (TaskState.READY, TaskState.DELAYED):
         return b""
-    texts = [text.encode() for text in (task.tag or "", task.name or "", task.worker, task.reason)]
-    lengths = map(len, texts)
+    return _lease_record(task, flags)
+
+
+def changed_lease_record(packed: bytes, task: StoredTask, new: NewParts) -> bytes:
+    """Return the lease record of a task that was changed; empty where it stays as it is.
+
+    Args:
+        packed: the task as it was packed before, from which the flags of what `task` lacks are taken.
+        new: whether it has attempts that it had not before.
+    """
+    *_, record_bytes, _ = _TASK.unpack_from(packed)
+    before = packed[_TASK.size : _TASK.size + record_bytes]
+    if before:
+        flags = before[_FLAGS_AT] | _HAS_ADDED | (_HAS_ATTEMPTS if new == "new attempts" else 0)
+    elif task.leases or task.spent or task.reason:
+        is_long = packed[_TASK.size] & _LONG
+        flags = _HAS_ADDED + is_long + _HAS_PRIORITY * bool(task.priority)
+        flags += _HAS_CELERY_ID * bool(celery_id_of(task.headers))
+    else:
+        return b""
+    record = _lease_record(task, flags)
+    return b"" if record == before else record
+
+
+def _lease_record(task: StoredTask, flags: int) -> bytes:
+    texts = b"" if task.tag is None else task.tag.encode(), b"" if task.name is None else task.name.encode()
+    worker, reason = task.worker.encode(), task.reason.encode()
+    lengths = len(texts[0]), len(texts[1]), len(worker), len(reason)
     fixed = _LEASE_RECORD.pack(task.leases, task.leased_at, task.ready_at, flags, len(task.spent), *lengths)
     instants = pack_instants([*task.spent, task.added_at])
     priority = bytes([task.priority]) if task.priority else b""
-    return b"".join((fixed, instants, *texts, priority, pack_bounds([task]) if task.max_leases else b""))
+    bound = pack_bounds([task]) if task.max_leases else b""
+    return b"".join((fixed, instants, *texts, worker, reason, priority, bound))
+
+
+def pack_finished(packed: bytes, finished: FinishedLease) -> bytes:
+    """Pack a finished lease of a task, which was packed before the end of the lease, as `parse_finished` parses it."""
+    _, task_id, *_ = _TASK.unpack_from(packed)
+    tag = b"" if finished.tag is None else finished.tag.encode()
+    name = b"" if finished.name == f"_{task_id}" else finished.name.encode()
+    worker, reason, celery_id = finished.worker.encode(), finished.reason.encode(), finished.celery_id.encode()
+    fixed = _FINISHED.pack(
+        NUMBER_OF_OUTCOME[finished.outcome]
+        | _KNOWS_ADDED
+        | (DIED if finished.died else 0)
+        | (_KNOWS_CELERY_ID if celery_id else 0),
+        finished.lease_number,
+        round(finished.waited_seconds * MICROSECONDS),
+        round(finished.held_seconds * MICROSECONDS),
+        finished.ended_at,
+        task_id,
+        len(tag),
+        len(name),
+        len(worker),
+        len(reason),
+        finished.added_at,
+    )
+    of_celery = bytes([len(celery_id)]) + celery_id if celery_id else b""
+    return b"".join((fixed, tag, name, worker, reason, of_celery))
 
 
 def pack_bounds(tasks: Sequence[NewTask | StoredTask]) -> bytes:
@@ -324,29 +381,39 @@ def parse_lease_record(answer: bytes, at: int) -> tuple[tuple[int, ...], tuple[I
     """
     leases, leased_at, ready_at, flags, spents, *lengths = _LEASE_RECORD.unpack_from(answer, at)
     at += _LEASE_RECORD.size
-    spent = tuple(Instant(int.from_bytes(answer[at + 8 * i : at + 8 * i + 8], "big")) for i in range(spents))
+    spent = _instants(answer, at, spents)
     at += 8 * spents + (8 if flags & _HAS_ADDED else 0)
     texts: list[str] = []
     for length in lengths:
-        texts.append(answer[at : at + length].decode())
+        texts.append(answer[at : at + length].decode() if length else "")
         at += length
     return (leases, leased_at, ready_at, flags), spent, texts, at
 
 
+def _instants(answer: bytes, at: int, number: int) -> tuple[Instant, ...]:
+    return tuple(Instant(instant) for instant in unpack_from(f">{number}Q", answer, at))
+
+
 def without_payload(task: bytes) -> bytes:
-    """Return a packed task without its payload; one that has no body, as only its id was asked for, as it is."""
+    """Return a packed task without its payload; the same one if it has none."""
     *head, record_bytes, body_bytes = _TASK.unpack_from(task)
-    if not body_bytes:
-        return task
     body_at = _TASK.size + record_bytes
     flags, _, tag_bytes, name_bytes = _BODY.unpack_from(task, body_at)
     _, payload_at = _rare_text(flags, task, body_at + _BODY.size + tag_bytes + name_bytes)
+    if payload_at == body_at + body_bytes:
+        return task
     kept = task[_TASK.size : payload_at]
     return _TASK.pack(*head, record_bytes, payload_at - body_at) + kept + task[body_at + body_bytes :]
 
 
-def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
-    """Parse a task as it is stored; also return the index behind it."""
+def parse_task(
+    queue: str, answer: bytes, at: int, rare: Literal["with rare parts", "without"] = "with rare parts"
+) -> tuple[StoredTask, int]:
+    """Parse a task as it is stored; also return the index behind it.
+
+    Args:
+        rare: whether it comes with the parts that few tasks have, those of which its lease record tells.
+    """
     state_number, task_id, eta, record_bytes, body_bytes = _TASK.unpack_from(answer, at)
     record_at = at + _TASK.size
     body_at = record_at + record_bytes
@@ -355,18 +422,25 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
     tag_at = body_at + _BODY.size
     name_at = tag_at + tag_bytes
     name_end = name_at + name_bytes
-    rare, payload_at = _rare_text(body_flags, answer, name_end)
+    text, payload_at = _rare_text(body_flags, answer, name_end)
     state = STATES[state_number - 1]
-    numbers: tuple[int, ...] = (0, 0, 0, 0)
+    leases = leased_at = ready_at = flags = bound = 0
     priority = body_flags // _PRIORITY
     spent: tuple[Instant, ...] = ()
     worker = reason = ""
-    bound = 0
-    if record_bytes:
-        numbers, spent, (_, _, worker, reason), bound_at = parse_lease_record(answer, record_at)
-        bound_at += bool(numbers[3] & _HAS_PRIORITY)
-        bound = int.from_bytes(answer[bound_at:body_at], "big")
-    attempts, progress, checkpoint, next_at = _rare(numbers[3], answer, end)
+    if record_bytes:  # as `parse_lease_record`, without tag and name, which the body has
+        leases, leased_at, ready_at, flags, spents, tags, names, workers, reasons = _LEASE_RECORD.unpack_from(
+            answer, record_at
+        )
+        spent_at = record_at + _LEASE_RECORD.size
+        worker_at = spent_at + 8 * spents + (8 if flags & _HAS_ADDED else 0) + tags + names
+        reason_at = worker_at + workers
+        bound_at = reason_at + reasons + bool(flags & _HAS_PRIORITY)
+        spent = _instants(answer, spent_at, spents) if spents else ()
+        worker = answer[worker_at:reason_at].decode()
+        reason = answer[reason_at : reason_at + reasons].decode() if reasons else ""
+        bound = int.from_bytes(answer[bound_at:body_at], "big") if bound_at < body_at else 0
+    attempts, progress, checkpoint, next_at = _rare(flags if rare == "with rare parts" else 0, answer, end)
     task = StoredTask(
         task_id,
         queue,
@@ -376,9 +450,9 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
         answer[name_at:name_end].decode() if name_bytes else None,
         answer[tag_at:name_at].decode() if tag_bytes else None,
         state,
-        numbers[0],
-        Instant(numbers[1]),
-        Instant(numbers[2]) if state is TaskState.LEASED else eta,
+        leases,
+        Instant(leased_at),
+        Instant(ready_at) if state is TaskState.LEASED else eta,
         worker,
         reason,
         spent,
@@ -389,11 +463,13 @@ def parse_task(queue: str, answer: bytes, at: int) -> tuple[StoredTask, int]:
         checkpoint,
         priority,
     )
-    return task if rare is None else set_rare_text(task, rare), next_at
+    return task if text is None else set_rare_text(task, text), next_at
 
 
 def _rare(flags: int, answer: bytes, at: int) -> tuple[tuple[Attempt, ...], Progress | None, bytes | None, int]:
     """Parse the parts that few tasks have, as the flags of a lease record tell; also return the index behind them."""
+    if not flags & _RARE:
+        return (), None, None, at
     parts: list[bytes | None] = []
     for flag in (_HAS_ATTEMPTS, _HAS_PROGRESS, _HAS_CHECKPOINT):
         part = None

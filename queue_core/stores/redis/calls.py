@@ -13,6 +13,7 @@ from struct import Struct, pack, unpack_from
 from threading import local
 from typing import NoReturn
 
+from queue_core.clock import Instant
 from queue_core.errors import OutcomeUnknownError, StoreCorruptError, UnknownQueueError, WorkerRetiredError
 from queue_core.stores.redis.binary import parse_settings
 from queue_core.stores.redis.client.client import FunctionLibrary, RedisClient
@@ -61,6 +62,7 @@ _BLOCKS = (
     "adds",
     "leases",
     "lease_ends",
+    "holds",
     "changes",
     "reads",
     "history",
@@ -111,16 +113,20 @@ class Calls:
         return True
 
     def changed_before(self, queue: str) -> bytes | None:  # noqa: ARG002 - these calls are no client's
-        """Return the tasks that the client's call changed before, as `change` was told them; None: it did not."""
+        """Return the tasks that the client's call changed before, as `change` was sent; None: it did not."""
         return None
 
-    def change_held(self, queue: str, *args: Cell) -> bool:
-        """Call `change` of `lua/changes.lua`; False: a task is not as `hold` found it."""
+    def change_held(self, queue: str, now: Instant, sent: bytes, outcomes: Sequence[bytes]) -> bool:
+        """Call `change` of `lua/changes.lua`.
+
+        False: a task is not as `hold` found it, or another try of the same call has changed other tasks.
+        """
+        args = (pack(">Q", now), b"1" if self.is_repeatable else b"0", sent, *outcomes)
         answer = self.send("change", (key_of(queue),), args)
         if isinstance(answer, bytes) and answer.startswith(_CHANGED_MEANWHILE):
             return False
-        self.changed(answer, (queue,))
-        return True
+        data = self.changed(answer, (queue,))
+        return not self.is_repeatable or data[DATA:] == sent
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """Call a verb that changes something; see `RedisClient.call`."""
@@ -217,15 +223,23 @@ class IdempotentCalls(Calls):
         self.plain = calls.plain
         self.admitted = calls.admitted
         self._call = call
+        self._is_repeat = call.is_repeat
         self._session = f"c.{call.session}"
         self._first = call.number * MAX_CALLS
         self._made: dict[str, int] = {}
+        self._changed: dict[str, int] = {}
 
     def send(self, verb: str, keys: Sequence[str], args: Sequence[Cell]) -> Answer:
         """See `Calls.send`; each call has a number of its own, in the order in which the calls are made."""
+        session = self._session_of_change(keys[0]) if verb == "change" else self._session
         number = self._number(keys[0])
         self._made[keys[0]] = self._made.get(keys[0], 0) + 1
-        return self.client.call(verb, keys, args, call_id=(self._session, number))
+        return self.client.call(verb, keys, args, call_id=(session, number))
+
+    def _session_of_change(self, key: str) -> str:
+        """Return the session of the next `change` of a queue: each has one of its own, so that all answers are kept."""
+        changed = self._changed.get(key, 0)
+        return f"{self._session}.{changed}" if changed else self._session
 
     def _number(self, key: str) -> int | str:
         """Return the number of the next call; behind it the fingerprint of the client's, and the age of a repeat."""
@@ -243,17 +257,21 @@ class IdempotentCalls(Calls):
 
     def changed_before(self, queue: str) -> bytes | None:
         """See `Calls.changed_before`."""
-        if not self._call.is_repeat:
+        if not self._is_repeat:
             return None
         key = key_of(queue)
-        data = self.done(self.client.read("changed_before", (key,), (self._session, self._number(key))))
+        data = self.done(self.client.read("changed_before", (key,), (self._session_of_change(key), self._number(key))))
         return data[DATA + 1 :] if data[DATA] == _YES else None
 
-    def change_held(self, queue: str, *args: Cell) -> bool:
-        """See `Calls.change_held`. A change that did nothing keeps no answer, so the next try has the same number."""
-        is_done = super().change_held(queue, *args)
-        if not is_done:
-            self._made[key_of(queue)] -= 1
+    def change_held(self, queue: str, now: Instant, sent: bytes, outcomes: Sequence[bytes]) -> bool:
+        """See `Calls.change_held`. What was not done is tried again under the same number."""
+        key = key_of(queue)
+        is_done = super().change_held(queue, now, sent, outcomes)
+        if is_done:
+            self._changed[key] = self._changed.get(key, 0) + 1
+        else:
+            self._made[key] -= 1
+            self._is_repeat = True
         return is_done
 
     def close_call(self, queues: Sequence[str]) -> bool:

@@ -45,9 +45,6 @@ class RedisTransaction(ChangeVerbs[bytes]):
     Stateless, so one object serves all threads.
     """
 
-    leases_per_change = 1_000_000
-    """All of a queue's, as nothing stays locked meanwhile, and a repeat finds the last change of a call only."""
-
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
 

@@ -6,13 +6,14 @@ Expiry happens inside the next verb (ADR 2): due tasks become ready (or dead), a
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
 from queue_core import semantics
 from queue_core.attempts.attempt import MAX_ATTEMPTS, attempts_of, attempts_text, with_attempt
 from queue_core.clock import Instant, after
+from queue_core.fast_values import replaced
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import FinishedLease
@@ -38,6 +39,10 @@ COLUMNS = (
     "id, tag, state, eta, ready_at, added_at, leases, leased_at, worker, reason, name, spent,"
     " payload IS NULL AS is_long, max_leases, priority, headers"
 )
+REMOVED_COLUMNS = "id, tag, state, name, payload IS NULL AS is_long"
+"""What a removal has to know of a task that nobody has leased."""
+REMOVED_WIDTH = 5
+"""How many columns these are."""
 _CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"
 _WRITE = f"UPDATE tasks SET {_CHANGED} WHERE id = ?"  # noqa: S608
 _LINES = "substr(attempts, 1, instr(attempts || char(9), char(9)) - 1)"
@@ -144,7 +149,7 @@ def completed(
     row = connection.execute(_REST, (payload_bytes, task.id)).fetchone()
     assert row is not None, "its row was read in the same transaction"
     payload, attempts, progress, checkpoint = row
-    return replace(
+    return replaced(
         task,
         payload=payload,
         attempts=reduce(with_attempt, task.attempts, attempts_of(attempts)),
@@ -183,10 +188,18 @@ def _changed(task: StoredTask) -> tuple[Cell, ...]:
     )
 
 
+def removed_columns(row: Row) -> Row:
+    """Return what of a row selected as `COLUMNS` is in `REMOVED_COLUMNS`."""
+    return row[0], row[1], row[2], row[10], row[12]
+
+
 def remove(session: SqliteSession, queue: QueueRow, rows: Sequence[Row], *, at: Instant) -> None:
-    """Delete the tasks of rows selected as `COLUMNS`, and tombstone their given names. Counters are not changed."""
-    remove_ids(session, [row[0] for row in rows], long=[row[0] for row in rows if row[12]])
-    named = [row[10] for row in rows if row[10] is not None]
+    """Delete the tasks of rows selected as `REMOVED_COLUMNS`, and tombstone their given names.
+
+    Counters are not changed.
+    """
+    remove_ids(session, [row[0] for row in rows], long=[row[0] for row in rows if row[4]])
+    named = [row[3] for row in rows if row[3] is not None]
     if named:
         tombstone_names(session.connection, queue, named, at=at)
 
@@ -225,7 +238,7 @@ def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> 
     if finished.died:
         changes.append((DIED, 1))
     if ending.task is None:
-        remove(session, queue, [row], at=finished.ended_at)
+        remove(session, queue, [removed_columns(row)], at=finished.ended_at)
     else:
         task = kept(queue, row[1], ending.task)
         session.connection.execute(_WRITE_ENDED, (*_changed(task), attempts_text(task.attempts)))
@@ -238,7 +251,7 @@ def end(session: SqliteSession, queue: QueueRow, row: Row, ending: LeaseEnd) -> 
 def kept(queue: QueueRow, tag_id: int, task: StoredTask) -> StoredTask:
     """Return a task as it is kept: one of a lane that becomes ready is held until its lane admits it."""
     state = queue.state_of(tag_id, task.state)
-    return task if state is task.state else replace(task, state=state)
+    return task if state is task.state else replaced(task, state=state)
 
 
 def spent_of(text: str | None) -> tuple[Instant, ...]:

@@ -44,7 +44,13 @@ def row_of_name(session: SqliteSession, queue: QueueRow, name: str) -> Row | Non
 
 
 def in_state(
-    session: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+    session: SqliteSession,
+    queue: QueueRow,
+    state: TaskState,
+    tag_ids: list[int] | None,
+    *,
+    limit: int,
+    columns: str = COLUMNS,
 ) -> list[Row]:
     """Return up to `limit` rows of a state (and of these tags) in the order of the state's index."""
     if limit <= 0 or tag_ids == []:
@@ -52,22 +58,28 @@ def in_state(
     if state is TaskState.READY and queue.has_priorities:
         of_tags, cells = ("", ()) if tag_ids is None else (_OF_TAGS, (json.dumps(tag_ids),))
         urgent = session.connection.execute(
-            f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_urgent WHERE queue = ? AND state < 0{of_tags} LIMIT ?",  # noqa: S608
+            f"SELECT {columns} FROM tasks INDEXED BY tasks_urgent WHERE queue = ? AND state < 0{of_tags} LIMIT ?",  # noqa: S608
             (queue.id, *cells, limit),
         ).fetchall()
-        return [*urgent, *_in_state(session, queue, state, tag_ids, limit=limit - len(urgent))]
-    return _in_state(session, queue, state, tag_ids, limit=limit)
+        return [*urgent, *_in_state(session, queue, state, tag_ids, limit=limit - len(urgent), columns=columns)]
+    return _in_state(session, queue, state, tag_ids, limit=limit, columns=columns)
 
 
 def _in_state(
-    session: SqliteSession, queue: QueueRow, state: TaskState, tag_ids: list[int] | None, *, limit: int
+    session: SqliteSession,
+    queue: QueueRow,
+    state: TaskState,
+    tag_ids: list[int] | None,
+    *,
+    limit: int,
+    columns: str,
 ) -> list[Row]:
     """Return rows of a state, but no ready ones that have a priority."""
     if tag_ids is None and state is TaskState.READY:
-        return session.connection.execute(f"{ready_rows(COLUMNS)} LIMIT ?2", (queue.id, limit)).fetchall()
+        return session.connection.execute(f"{ready_rows(columns)} LIMIT ?2", (queue.id, limit)).fetchall()
     if tag_ids is None:
         return session.connection.execute(
-            f"SELECT {COLUMNS} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND {IN_STATE[state]}"  # noqa: S608
+            f"SELECT {columns} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND {IN_STATE[state]}"  # noqa: S608
             " LIMIT ?",
             (queue.id, limit),
         ).fetchall()
@@ -75,12 +87,12 @@ def _in_state(
         return []
     if state is TaskState.READY:
         return session.connection.execute(
-            f"SELECT {COLUMNS} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
+            f"SELECT {columns} FROM (SELECT value AS wanted FROM json_each(?))"  # noqa: S608
             " CROSS JOIN tasks INDEXED BY tasks_ready_by_tag ON tag = wanted AND state = 0 LIMIT ?",
             (json.dumps(tag_ids), limit),
         ).fetchall()
     return session.connection.execute(
-        f"SELECT {COLUMNS} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND {IN_STATE[state]}"  # noqa: S608
+        f"SELECT {columns} FROM tasks INDEXED BY {INDEX_OF_STATE[state]} WHERE queue = ? AND {IN_STATE[state]}"  # noqa: S608
         f"{_OF_TAGS} LIMIT ?",
         (queue.id, json.dumps(tag_ids), limit),
     ).fetchall()

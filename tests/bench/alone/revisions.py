@@ -160,7 +160,7 @@ def _round(one: Contender, folder: Path, chosen: argparse.Namespace) -> dict[str
         loads = json.dumps({"one": chosen.tasks, "many": 10 * chosen.tasks})
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, url, loads, str(PAYLOAD_BYTES), json.dumps(one.settings)],
-            env=_environment(one.tree),
+            env=environment_of(one.tree),
             cwd=place,
             stdout=subprocess.PIPE,
             check=True,
@@ -175,7 +175,7 @@ def _served(one: Contender, place: Path, count: int) -> dict[str, float]:
     (place / "plain.py").write_text(APP)
     port = free_port()
     url = f"http://127.0.0.1:{port}"
-    environment = _environment(one.tree) | {"TOWLINE_URL": url}
+    environment = environment_of(one.tree) | {"TOWLINE_URL": url}
     towline = [sys.executable, "-m", "orchestrator"]
     serve = [*towline, "serve", "--store", f"sqlite:///{place}/served.db", "--listen", f"127.0.0.1:{port}"]
     with (place / "log").open("wb") as log:
@@ -222,7 +222,8 @@ def _await(url: str, process: subprocess.Popen[bytes] | subprocess.Popen[str]) -
     raise RuntimeError(f"the server ended with {process.returncode}")
 
 
-def _environment(tree: Path) -> dict[str, str]:
+def environment_of(tree: Path) -> dict[str, str]:
+    """Return the environment of a program that imports a tree."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TOWLINE_")}
     return kept | {"PYTHONPATH": str(tree)}
 

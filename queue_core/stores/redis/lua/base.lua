@@ -226,4 +226,4 @@ local TAKE, PLACE, take_delayed, take_leased, take_dead, entered, put, put_waiti
 local ready_sets, all_ready_sets, sets_of, accepts, set_of, fields_of, gauge, pack_task
 local settle, settle_used_up
 -- Functions of several files, in tables, as each of these is one local.
-local names, adding, leasing, lanes, rotation, sessions = {}, {}, {}, {}, {}, {}
+local names, adding, leasing, lanes, rotation, sessions, holding = {}, {}, {}, {}, {}, {}, {}

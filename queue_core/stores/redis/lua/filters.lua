@@ -76,11 +76,11 @@ end
 
 local TASK = '>BI8I8I4I4'
 
--- Pack a task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease),
--- body, and the rare parts that `held` tells of, each behind its length.
-function pack_task(queue, member, state, eta, body, payload_bytes)
+-- Pack a task as it is stored, its payload cut to `payload_bytes`: state, id, eta, `held` ("" before the first lease; nil:
+-- it is read), body, and the rare parts that `held` tells of, each behind its length.
+function pack_task(queue, member, state, eta, body, payload_bytes, held)
   local _, _, is_long = heads_of(body)
-  local held = call('HGET', queue.key, AS_HELD .. member) or ''
+  held = held or call('HGET', queue.key, AS_HELD .. member) or ''
   local heads_end = head_bytes(body)
   local payload = is_long and call('HGET', queue.keys.payloads, member) or sub(body, heads_end + 1)
   body = sub(body, 1, heads_end) .. sub(payload, 1, payload_bytes)

@@ -41,14 +41,18 @@ function names.bury_name(queue, name, until_at)
   names.set_tomb(queue, name, until_at)
 end
 
+-- Return the member of the task of a chosen name, if it is one. That task may have been given another.
+function names.chosen_member(name)
+  local digits = string.match(name, '^_(%d+)$')
+  return digits and #digits <= 18 and char(96 + #digits) .. digits or nil
+end
+
 -- Return the member and body of the task of a given name or of a chosen one (`_42`); nil: there is none.
 function names.member_of_name(queue, name)
   local member = call('HGET', queue.keys.names, name)
   if member then return member, call('HGET', queue.key, member) end
-  local digits = string.match(name, '^_(%d+)$')
-  if not digits or #digits > 18 then return nil end
-  member = char(96 + #digits) .. digits
-  local body = call('HGET', queue.key, member)
+  member = names.chosen_member(name)
+  local body = member and call('HGET', queue.key, member)
   if not body then return nil end
   local _, given = heads_of(body)
   if given ~= '' then return nil end

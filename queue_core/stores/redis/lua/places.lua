@@ -137,21 +137,24 @@ local MOST_ATTEMPTS = 10
 local EXPIRED_FAILURE = '"expired","","","",""'                     -- as attempts/attempt.py has it, and its words
 local EXPIRED_REASON = 'its lease expired: nobody renewed it'
 
--- Keep a lease that ends now among the attempts of its task, without the oldest where there are too many. `failure` is
--- the end of its line. The caller writes `held` afterwards.
-function keep_attempt(queue, member, held, ended_at, failure)
-  local field = ATTEMPTS .. member
-  local line = '[' .. text_of(held.leases) .. ',' .. json_of(held.worker) .. ',' .. text_of(held.leased_at) .. ','
-    .. text_of(ended_at) .. ',' .. failure .. ']'
-  if is_set(held.flags, HAS_ATTEMPTS) then
-    local kept = string.match(call('HGET', queue.key, field), '^[^\t]*')  -- a traceback is of the last one only
-    local _, more = string.gsub(kept, '\n', '')
-    if more + 1 >= MOST_ATTEMPTS then kept = sub(kept, string.find(kept, '\n', 1, true) + 1) end
-    line = kept .. '\n' .. line
-  else
-    held.flags = held.flags + HAS_ATTEMPTS
+-- Keep lines of attempts behind those that the task has (nil: none), without the oldest where there are too many. The
+-- caller writes its lease record with HAS_ATTEMPTS.
+function leasing.keep_lines(queue, member, kept, lines)
+  if kept then
+    lines = string.match(kept, '^[^\t]*') .. '\n' .. lines  -- a traceback is of the last one only
+    local _, more = string.gsub(lines, '\n', '')
+    for _ = MOST_ATTEMPTS, more do lines = sub(lines, string.find(lines, '\n', 1, true) + 1) end
   end
-  set(queue, field, line)
+  set(queue, ATTEMPTS .. member, lines)
+end
+
+-- Keep a lease that ends now among the attempts of its task. `failure` is the end of its line. The caller writes `held`
+-- afterwards.
+function keep_attempt(queue, member, held, ended_at, failure)
+  local kept = is_set(held.flags, HAS_ATTEMPTS) and call('HGET', queue.key, ATTEMPTS .. member) or nil
+  leasing.keep_lines(queue, member, kept, '[' .. text_of(held.leases) .. ',' .. json_of(held.worker) .. ','
+    .. text_of(held.leased_at) .. ',' .. text_of(ended_at) .. ',' .. failure .. ']')
+  if not kept then held.flags = held.flags + HAS_ATTEMPTS end
 end
 
 -- End a lease with the task's death: keep the dead task, or delete it if the queue says so. Returns the finished lease.

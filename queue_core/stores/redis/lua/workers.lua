@@ -34,9 +34,7 @@ local function retire_worker(keys, args)
   local queues = look_at_all(keys, (parse('>I8', args[3])))
   local worker = args[4]
   for _, queue in ipairs(queues) do
-    for _, lease in ipairs(leasing.leased_by(queue, worker)) do
-      if lease.eta > queue.now then return 'o\0' .. '0' end
-    end
+    if holding.has_lease(queue, worker) then return 'o\0' .. '0' end
   end
   for _, queue in ipairs(queues) do fence(queue, worker) end
   return 'o\0' .. '1'
@@ -64,8 +62,8 @@ local function fence_workers(keys, args)
   return 'o\0'
 end
 
--- Arguments: now; a worker. Fences it in these queues. Answers for each 1 if it holds a live lease there and the queue was
--- not moved away, else 0.
+-- Arguments: now; a worker. Fences it in these queues. Answers for each 1 if it may hold a live lease there and the queue
+-- was not moved away, else 0.
 local function fence_holder(keys, args)
   local letters = {}
   for index, key in ipairs(keys) do
@@ -73,9 +71,7 @@ local function fence_holder(keys, args)
     letters[index] = '0'
     if queue then
       fence(queue, args[4])
-      for _, lease in ipairs(queue.spec.moved_to == '' and leasing.leased_by(queue, args[4]) or NOTHING) do
-        if lease.eta > queue.now then letters[index] = '1' end
-      end
+      if queue.spec.moved_to == '' and holding.has_lease(queue, args[4], holding.EXAMINED_PER_CALL) then letters[index] = '1' end
     end
   end
   return 'o\0' .. concat(letters)

@@ -5,14 +5,16 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.changes import MAX_TRIES, HeldTasks, Named, Removed, Selector
+from queue_core import semantics
+from queue_core.changes import MAX_TRIES, UNLEASED, HeldTasks, InStates, LeasedBy, Named, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
+from queue_core.stats import PURGED
 from queue_core.stores.redis.binary import parse_task, without_payload
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.transaction import RedisTransaction
-from queue_core.task import ALL_STATES, ANY, NewTask, Progress, TaskState
-from queue_core.verbs import Release, Renewal
+from queue_core.task import ALL_STATES, ANY, NewTask, Progress, TagFilter, TaskState
+from queue_core.verbs import ClientCall, Release, Renewal
 from tests.support.stores import changes
 from tests.support.stores.redis_stores import a_redis_store
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats
@@ -119,3 +121,121 @@ def test_a_payload_is_not_sent_back_with_the_rest_of_its_task(store: RedisStore,
         b"checkpoint",
         TaskState.READY,
     )
+
+
+def test_a_purge_of_which_others_took_some_removes_what_is_left(store: RedisStore) -> None:
+    add(store, *[NewTask(b"x") for _ in range(5)])
+    interrupted = Interrupted(store, delete_it, times=2)
+    assert interrupted.purge(QUEUE, ANY, limit=9, now=LATE) == 3
+    assert stats(store, now=LATE).ready == 0
+
+
+def test_a_set_that_has_fewer_tasks_than_were_held_is_not_removed(store: RedisStore) -> None:
+    add(store, *[NewTask(b"x", tag="a") for _ in range(3)])
+    with store.begin() as transaction:
+        held = transaction.hold(QUEUE, InStates(UNLEASED, ANY, 9, depth="id"), now=LATE)
+        delete_it(store)
+        assert not transaction.change(QUEUE, [(record, Removed.UNCOUNTED) for record in held.records], now=LATE)
+    assert stats(store, now=LATE).ready == 2
+
+
+def test_a_purge_is_told_a_number_and_not_its_tasks(store: RedisStore) -> None:
+    add(store, *[NewTask(b"x" * 1000, tag="a") for _ in range(50)], NewTask(b"y", tag="b"))
+    with store.begin() as transaction:
+        held = transaction.hold(QUEUE, InStates(UNLEASED, TagFilter.of("a"), 40, depth="id"), now=LATE)
+        assert (len(held.records), len(set(held.records))) == (40, 1)
+        assert len(held.records[0]) < 20
+        assert transaction.change(QUEUE, [(record, Removed.UNCOUNTED) for record in held.records], now=LATE)
+    assert stats(store, now=LATE).ready == 11
+
+
+def test_a_task_is_held_without_its_attempts_and_keeps_them(store: RedisStore) -> None:
+    add(store, NewTask(b"x"))
+    lease_and_return_it(store)
+    (leased,) = lease(store, now=LATE)
+    with store.begin() as transaction:
+        held = transaction.hold(QUEUE, Named([leased.name]), now=LATE)
+        assert held.task_of(held.records[0]).attempts == ()
+        transaction.release_worker(leased.worker, now=LATE)
+        page = transaction.peek(QUEUE, ANY, ALL_STATES, limit=9, payload_bytes=9, now=LATE)
+    assert [[one.outcome for one in task.attempts] for task in page.tasks] == [["given_back", "worker_died"]]
+
+
+# -- the leases of a dead worker, some at a time -----------------------------------------------------------------------
+
+CALL = ClientCall("s", 1)
+REPEAT = ClientCall("s", 1, is_repeat=True)
+
+
+def leases_of_two(store: RedisStore, count: int) -> list[str]:
+    """Lease so many tasks each for two workers, in turn; return the names of those of "dead"."""
+    add(store, *[NewTask(b"") for _ in range(2 * count)])
+    names: list[str] = []
+    for number in range(count):
+        names += [one.name for one in lease(store, worker="dead", seconds=60.0 + number % 7, now=LATE)]
+        lease(store, worker="other", seconds=60.0 + number % 5, now=LATE)
+    return names
+
+
+class InPieces(RedisTransaction):
+    """A transaction that releases three leases of a dead worker at a time, and is cut off after some pieces."""
+
+    leases_per_change = 3
+
+    def __init__(self, store: RedisStore, call: ClientCall, *, pieces: int = 1_000) -> None:
+        with store.begin() as transaction:
+            within = transaction.once_for_call(call, "other")
+        assert isinstance(within, RedisTransaction)
+        super().__init__(within._calls)
+        self._left = pieces
+
+    def hold(self, queue: str, selector: Selector, *, now: Instant) -> HeldTasks[bytes]:
+        if not self._left:
+            raise StoreUnavailableError("cut off")
+        self._left -= 1
+        return super().hold(queue, selector, now=now)
+
+
+def test_all_leases_of_a_dead_worker_are_released_and_no_others(store: RedisStore) -> None:
+    names = leases_of_two(store, 10)
+    released = InPieces(store, CALL).release_worker("dead", now=at(6))
+    assert [each.name for each in released] == names
+    assert (stats(store, now=at(6)).ready, stats(store, now=at(6)).in_flight) == (10, 10)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3])
+def test_a_repeat_of_a_release_that_was_cut_off_has_the_leases_of_all_pieces(store: RedisStore, pieces: int) -> None:
+    names = leases_of_two(store, 10)
+    with pytest.raises(StoreUnavailableError, match="cut off"):
+        InPieces(store, CALL, pieces=pieces).release_worker("dead", now=at(6))
+    assert stats(store, now=at(6)).ready == 3 * pieces
+    released = InPieces(store, REPEAT).release_worker("dead", now=at(7))
+    assert sorted(each.name for each in released) == sorted(names)
+    again = InPieces(store, REPEAT).release_worker("dead", now=at(8))
+    assert sorted(each.name for each in again) == sorted(names)
+
+
+def test_a_first_try_that_comes_late_has_what_its_repeat_changed(store: RedisStore) -> None:
+    leases_of_two(store, 3)
+    first = InPieces(store, CALL)
+    assert first.fence_worker("dead", now=at(6)) == [QUEUE]
+    held = first.hold(QUEUE, LeasedBy("dead", 2), now=at(6))
+    changes = [(one, semantics.remove(held.task_of(one), PURGED, now=at(6))) for one in held.records]
+    released = InPieces(store, REPEAT).release_worker("dead", now=at(6))
+    assert len(released) == 3
+    assert not first.change(QUEUE, changes, now=at(6))
+    assert len(first.hold(QUEUE, LeasedBy("dead", 2), now=at(6)).records) == 3
+    assert stats(store, now=at(6)).ready == 3
+
+
+@pytest.mark.parametrize("leases", [4, 12])
+def test_leases_of_others_are_looked_at_in_bounded_numbers(store: RedisStore, leases: int) -> None:
+    add(store, *[NewTask(b"") for _ in range(6_000)])
+    for number in range(6):
+        lease(store, 1_000, worker="other", seconds=100.0 + number, now=LATE)
+    add(store, *[NewTask(b"") for _ in range(leases)], now=LATE)
+    names = [one.name for one in lease(store, leases, worker="dead", seconds=1_000.0, now=LATE)]
+    with store.begin() as transaction:
+        begun = transaction.hold(QUEUE, LeasedBy("dead", 100), now=at(6))
+        assert (len(begun.records), begun.rest is None) == (0, False)
+        assert [each.name for each in transaction.release_worker("dead", now=at(6))] == names
