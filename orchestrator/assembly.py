@@ -26,11 +26,11 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.view import Heartbeat
-from queue_core.api import Queues
-from queue_core.client import HttpQueues
+from queue_core.client.connect import SERVER_SCHEMES, open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queues
 from queue_core.config.store_urls import masked
-from queue_core.connect import SERVER_SCHEMES, open_queues
-from queue_core.http_api.caller import Retries
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.schedules.book import schedule_json
 

@@ -9,14 +9,15 @@ TYPE_CHECKING = False  # type checkers assume it is true; importing `typing` wou
 
 if TYPE_CHECKING:
     from queue_core.admission import Rate, TagLimits
-    from queue_core.api import Queue, Queues
-    from queue_core.async_client.client import AsyncQueue, AsyncQueues
-    from queue_core.async_client.connect import open_queue_async, open_queues_async
     from queue_core.attempts.attempt import Attempt, Failure
-    from queue_core.client import HttpQueue, HttpQueues
+    from queue_core.client.asynchronous.client import AsyncQueue, AsyncQueues
+    from queue_core.client.asynchronous.connect import open_queue_async, open_queues_async
+    from queue_core.client.connect import open_queue, open_queues
+    from queue_core.client.http.caller import Retries
+    from queue_core.client.http_calls import HttpQueue, HttpQueues
+    from queue_core.client.local_calls import LocalQueue, LocalQueues
+    from queue_core.client.queue import Queue, Queues
     from queue_core.clock import Instant
-    from queue_core.connect import open_queue, open_queues
-    from queue_core.criteria import ChangeTo, MatchedBatch, Search, SearchPage
     from queue_core.errors import (
         AppError,
         AppImportError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
         InvalidTagError,
         InvalidTaskNameError,
         InvalidTokenError,
+        KeyReusedError,
         LeaseLostError,
         ListenError,
         MoveRefusedError,
@@ -57,8 +59,6 @@ if TYPE_CHECKING:
         WorkerRetiredError,
     )
     from queue_core.google.appengine.connect import connect_appengine
-    from queue_core.http_api.caller import Retries
-    from queue_core.local import LocalQueue, LocalQueues
     from queue_core.stats import (
         FinishedLease,
         History,
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
         Renewed,
         Storage,
     )
+    from queue_core.verbs.criteria import ChangeTo, MatchedBatch, Search, SearchPage
     from queue_core.worker.app import App
     from queue_core.worker.context import Backoff, Dead, Retry, Task, Timeout
     from queue_core.worker.functions.function import Function
@@ -90,15 +91,15 @@ else:
     _HOMES = {
         "queue_core.admission": "Rate TagLimits",
         "queue_core.attempts.attempt": "Attempt Failure",
-        "queue_core.api": "Queue Queues",
+        "queue_core.client.queue": "Queue Queues",
         "queue_core.google.appengine.connect": "connect_appengine",
-        "queue_core.async_client.client": "AsyncQueue AsyncQueues",
-        "queue_core.async_client.connect": "open_queue_async open_queues_async",
-        "queue_core.client": "HttpQueue HttpQueues",
+        "queue_core.client.asynchronous.client": "AsyncQueue AsyncQueues",
+        "queue_core.client.asynchronous.connect": "open_queue_async open_queues_async",
+        "queue_core.client.http_calls": "HttpQueue HttpQueues",
         "queue_core.clock": "Instant",
-        "queue_core.connect": "open_queue open_queues",
+        "queue_core.client.connect": "open_queue open_queues",
         "queue_core.errors": (
-            "AppError AppImportError BadFileError CutShortError InvalidArgumentsError InvalidCountError "
+            "KeyReusedError AppError AppImportError BadFileError CutShortError InvalidArgumentsError InvalidCountError "
             "InvalidEtaError "
             "InvalidLeaseTimeError InvalidQueueNameError InvalidRequestError InvalidSettingError InvalidTagError "
             "InvalidTaskNameError InvalidTokenError LeaseLostError ListenError MoveRefusedError OutcomeUnknownError "
@@ -108,9 +109,9 @@ else:
             "UnknownScheduleError "
             "WorkerRetiredError"
         ),
-        "queue_core.http_api.caller": "Retries",
-        "queue_core.local": "LocalQueue LocalQueues",
-        "queue_core.criteria": "ChangeTo MatchedBatch Search SearchPage",
+        "queue_core.client.http.caller": "Retries",
+        "queue_core.client.local_calls": "LocalQueue LocalQueues",
+        "queue_core.verbs.criteria": "ChangeTo MatchedBatch Search SearchPage",
         "queue_core.stats": (
             "FinishedLease History LeasingWorker WorkerActivity LiveLease QueueStats Samples TagStats WaitingTask"
         ),
@@ -173,6 +174,7 @@ __all__ = [
     "InvalidTagError",
     "InvalidTaskNameError",
     "InvalidTokenError",
+    "KeyReusedError",
     "Lease",
     "LeaseLostError",
     "LeasingWorker",

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager
 from typing import Literal, NewType, Protocol, TypeAlias, runtime_checkable
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
-from queue_core.changes import Changed, Selector, Transition
 from queue_core.clock import Clock, Instant
 from queue_core.stats import (
     DELETED_BY_NAME,
@@ -53,6 +52,7 @@ from queue_core.verbs import (
     Renewed,
     Storage,
 )
+from queue_core.verbs.change_verbs import Changed, Selector, Transition
 
 Unit: TypeAlias = Literal["transaction", "verb"]
 """The unit that is committed together: see `Store.begin`."""

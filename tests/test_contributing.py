@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).parents[1]
-FACADE: Final = "queue_core/async_client/facade.py"
+FACADE: Final = "queue_core/client/asynchronous/facade.py"
 
 TOUCH: Final[Mapping[str, tuple[str, str]]] = {
     "queue_core/events.py": ('TASK_RETAGGED = "task.retagged"\n', 'TASK_TOUCHED = "task.touched"\n'),
@@ -24,7 +24,7 @@ def touch(task: StoredTask, *, label: str) -> StoredTask:
 
 ''',
     ),
-    "queue_core/calls/queue_verbs.py": (
+    "queue_core/unit/queue_verbs.py": (
         "@dataclass(frozen=True, slots=True)\nclass Retag(",
         '''\
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Touch(ChangeTasks):
 
 ''',
     ),
-    "queue_core/api.py": (
+    "queue_core/client/queue.py": (
         "    def stats(self",
         '''\
     def touch(self, names: str | Iterable[str], *, label: str) -> int:
@@ -81,10 +81,10 @@ import urllib.request
 
 from queue_core import NewTask, QueueSpec, LocalQueues, HttpQueues, open_queues_async
 from queue_core.errors import PermissionDeniedError
-from queue_core.roles import Role
+from queue_core.verbs.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
+from queue_core.unit.service import QueueService
 from queue_core.stores import open_store
 
 
@@ -171,7 +171,7 @@ def section(title: str) -> str:
 def test_a_verb_takes_the_files_that_the_page_names(copy: Path) -> None:
     for name, (place, part) in TOUCH.items():
         insert(copy / name, place, part)
-    insert(copy / "queue_core/calls/queue_verbs.py", LIST, "Touch, ")
+    insert(copy / "queue_core/unit/queue_verbs.py", LIST, "Touch, ")
     run(copy, "-m", "tests.support.async_facade")
     assert run(copy, "-c", STORY) == "told\n"
 

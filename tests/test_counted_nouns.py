@@ -32,7 +32,7 @@ OTHER_THAN_ONE = {
     ("queue_core/google/taskqueue/multipart.py", "calls"),  # a bound
     ("queue_core/stores/postgres/client/pool.py", "connections"),  # a bound
     ("queue_core/transfer/reader.py", "lines"),  # head, end and what is between
-    ("queue_core/unit_of_work.py", "queues"),  # more than a maximum
+    ("queue_core/unit/unit_of_work.py", "queues"),  # more than a maximum
     ("queue_core/worker/app.py", "tags"),  # more than a maximum
     # What stands before these words is a name or a share, not a count of them.
     ("orchestrator/cli/commands/drain.py", "has workers"),

@@ -20,8 +20,8 @@ from orchestrator import open_supervisor, read_settings
 from queue_core import Deletion, HttpQueues, LocalQueues, NewTask, QueueSpec
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.stores import open_store
+from queue_core.unit.service import QueueService
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = tuple(f"{ROOT}/{package}/" for package in ("queue_core", "orchestrator"))

@@ -20,16 +20,16 @@ from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.live_fleet import observed_now, outside_pools, present_json, refreshed
 from orchestrator.state.directory import StateDir
 from orchestrator.state.templates import TemplateRecord, template_in
-from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.commands.health import probe
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.target import Target, TargetOptions, check_token_stays, find_target
-from queue_core.connect import SERVER_SCHEMES, open_queues
+from queue_core.client.connect import SERVER_SCHEMES, open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http.probe import is_listening
+from queue_core.client.queue import Queues
 from queue_core.errors import PermissionDeniedError, QueueError, UnauthenticatedError
-from queue_core.http_api.caller import Retries
-from queue_core.http_api.probe import is_listening
 from queue_core.process.wording import iso_instant, shown_seconds
 from queue_core.stores import sqlite_path
 

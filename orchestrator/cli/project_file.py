@@ -8,9 +8,9 @@ from pathlib import Path
 from orchestrator.base.errors import ReloadRefusedError
 from orchestrator.settings_file import DEFAULT_FILE, Project, effective, overrides_of, parse_at
 from orchestrator.supervisor.reload import ReloadedSettings
-from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import read_text, settings_failure
+from queue_core.client.queue import Queues
 from queue_core.config.reloading import with_credentials_of
 from queue_core.config.settings import Override
 from queue_core.config.yaml_document import DocumentError

@@ -7,17 +7,17 @@ from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.target import Target, TargetOptions, find_target
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Retries
-from queue_core.registrations.supervisors import (
+from queue_core.stores import sqlite_path
+from queue_core.unit.supervisors import (
     KIND,
     RegisteredSupervisor,
     is_alive_here,
     is_within_reach,
     leader_among,
 )
-from queue_core.stores import sqlite_path
 
 CALL_SECONDS: Final = 3.0
 """Timeout of one call: a person waits at a terminal."""

@@ -17,11 +17,11 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.options import Function, file_option, json_option, token_file_option
 from queue_core.cli.target import check_scheme
+from queue_core.client.http.caller import HttpCaller, Retries
+from queue_core.client.http.problem_types import PREFIX
+from queue_core.client.http.transport import HttpResponse
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries
-from queue_core.http_api.problem_types import PREFIX
-from queue_core.http_api.transport import HttpResponse
 
 CALL_SECONDS: Final = 10.0
 """Timeout of one call: a person waits at a terminal."""

@@ -25,11 +25,11 @@ from orchestrator.demo.report import write_report
 from orchestrator.demo.run_state import DemoRun
 from orchestrator.demo.script import GRACE_SECONDS, STORE, Script, settings_text
 from orchestrator.demo.tasks import QUEUE, index_task, parse_task, task_name
-from queue_core.api import Queue
-from queue_core.client import HttpQueues
+from queue_core.client.connect import open_queues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue
 from queue_core.clock import SystemClock
 from queue_core.config.settings import ServerSettings
-from queue_core.connect import open_queues
 from queue_core.errors import StoreUnavailableError
 from queue_core.limits import MAX_PEEK_TASKS, MAX_TASKS_PER_ADD
 from queue_core.process.wording import counted, shown_seconds

@@ -10,10 +10,10 @@ from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.base.json_fields import Json, mapping_of, mappings_of
 from orchestrator.sources.live_fleet import observed_now, outside_pools, refreshed
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.queue import Queues
 from queue_core.errors import QueueError, StoreUnavailableError
-from queue_core.http_api.caller import Retries
 
 FRESH_SECONDS: Final = 1.0
 """For so long the same figures answer everybody."""

@@ -22,8 +22,8 @@ from queue_core.server.fast_path import reply_of
 from queue_core.server.http.connections import AcceptErrors, Connections
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.metrics import MEDIA_TYPE, exposition
-from queue_core.server.openapi import document
 from queue_core.server.server import HttpServer, bind, http_config, renew_certificate, served_certificate, url_of
+from queue_core.server.v1.openapi import document
 
 if TYPE_CHECKING:
     from queue_core.console.api import OtherServer

@@ -23,8 +23,10 @@ from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
 from queue_core.log import get_logger
 from queue_core.process.process_start import process_start
-from queue_core.registration import Registration
-from queue_core.registrations.supervisors import (
+from queue_core.server.base.options import ServeOptions
+from queue_core.server.base.problems import problem_of
+from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
+from queue_core.unit.supervisors import (
     KIND,
     LASTING_SECONDS,
     leader_among,
@@ -32,9 +34,7 @@ from queue_core.registrations.supervisors import (
     supervisor_in,
     supervisor_json,
 )
-from queue_core.server.base.options import ServeOptions
-from queue_core.server.base.problems import problem_of
-from queue_core.server.extensions import ExtensionRoute, NoQuery, reads
+from queue_core.verbs.registration import Registration
 
 RENEW_SECONDS: Final = 20.0
 LOOK_SECONDS: Final = 2.0

@@ -21,11 +21,11 @@ from orchestrator.http_api.registry import ListedSupervisors
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.errors import PermissionDeniedError, QueueError, StoreUnavailableError
-from queue_core.roles import Access
 from queue_core.server.callers.access import ACCESS_OF_VERB, check_whole_store, is_in_scope, is_listed
 from queue_core.server.callers.auth import Principal
-from queue_core.server.endpoint import Endpoint
+from queue_core.server.v1.endpoint import Endpoint
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Access
 
 FRESH_SECONDS: Final = 1.0
 """For so long the acls of queues are used that were read."""

@@ -6,9 +6,9 @@ from typing import Final
 
 from orchestrator.fleet.exits import DeathNotice
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict, solo_worker_name
-from queue_core.api import Queues
 from queue_core.attempts.attempt import MAX_ERROR_CHARACTERS, Failure
 from queue_core.attempts.failures import failure_of, host_name
+from queue_core.client.queue import Queues
 from queue_core.clock import after, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreError, UnknownQueueError
 from queue_core.limits import MAX_PEEK_TASKS, MAX_REASON_CHARACTERS

@@ -13,7 +13,7 @@ from orchestrator.base.json_fields import Json, mapping_of, mappings_of
 from orchestrator.config.sources import LABEL
 from orchestrator.fleet.workers import NOT_COUNTED
 from orchestrator.sources.pull_queue import MAX_AT_ONCE, unserved_in
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags
 from queue_core.errors import InvalidRequestError, UnknownQueueError

@@ -25,13 +25,17 @@ from orchestrator.source import ReleasedTask, SampleQuery
 from orchestrator.sources import held_tasks
 from orchestrator.sources.lapses import Lapses, is_lapse, released_task
 from orchestrator.sources.merged_samples import merged
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.clock import MICROSECONDS, NEVER, Instant, seconds_between
 from queue_core.config.pool_tags import PoolTags, describe_served, describe_unserved, is_served
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.process.wording import counted
-from queue_core.registrations import served_tags
-from queue_core.registrations.served_tags import (
+from queue_core.stats import FinishedLease as QueueFinishedLease
+from queue_core.stats import LiveLease, QueueStats, WorkerActivity
+from queue_core.task import ANY, UNTAGGED, TagFilter
+from queue_core.unit.unit_of_work import MAX_SAMPLES_PER_OBSERVATION
+from queue_core.verbs import Observation, ObservationQuery, served_tags
+from queue_core.verbs.served_tags import (
     LASTING_SECONDS,
     facts_of,
     is_leased_by,
@@ -40,11 +44,6 @@ from queue_core.registrations.served_tags import (
     registered_tags,
     tags_served_by,
 )
-from queue_core.stats import FinishedLease as QueueFinishedLease
-from queue_core.stats import LiveLease, QueueStats, WorkerActivity
-from queue_core.task import ANY, UNTAGGED, TagFilter
-from queue_core.unit_of_work import MAX_SAMPLES_PER_OBSERVATION
-from queue_core.verbs import Observation, ObservationQuery
 
 MAX_PAGES: Final = 12
 """Observations of one sample: enough to page through all the finished leases that a queue keeps."""

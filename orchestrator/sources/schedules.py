@@ -1,6 +1,6 @@
 """Add the tasks of schedules: declare those that the settings and the applications have, and add each tick when due.
 
-The store decides which ticks are due, by its own clock, and adds each once (`queue_core.periodic.verbs`): so it does no
+The store decides which ticks are due, by its own clock, and adds each once (`queue_core.unit.schedules`): so it does no
 harm that another supervisor, which still believes to lead, does the same.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 from orchestrator.base import events
 from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.clock import MICROSECONDS, Instant, seconds_between
 from queue_core.errors import QueueError, StoreUnavailableError
 from queue_core.log import get_logger

@@ -22,9 +22,9 @@ from queue_core.server.callers.access import is_namespace_in_scope
 from queue_core.server.callers.auth import ANONYMOUS_ADMIN
 from queue_core.server.callers.open_calls import a_long_wait
 from queue_core.server.commit.thread_pool import ThreadPool
-from queue_core.server.endpoint import Endpoint
-from queue_core.server.handlers import EndpointCall
 from queue_core.server.state import ServerState
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.server.v1.handlers import EndpointCall
 from queue_core.server.wings import Wing
 from queue_core.store import Broadcaster
 

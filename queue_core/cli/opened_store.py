@@ -12,7 +12,7 @@ from queue_core.cli import exits
 from queue_core.cli.failure import CommandError, failure_of
 from queue_core.cli.options import Function, file_option, json_option
 from queue_core.cli.target import check_scheme
-from queue_core.connect import SERVER_SCHEMES
+from queue_core.client.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError
 from queue_core.store import Store
 from queue_core.stores import open_store, sqlite_path

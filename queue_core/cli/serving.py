@@ -24,7 +24,6 @@ from queue_core.events import EventLog
 from queue_core.log import get_logger
 from queue_core.process.holders import ResourceHolder, holder_of_port, holder_of_socket
 from queue_core.process.logs import LifecycleFile
-from queue_core.roles import Role
 from queue_core.server.base.options import (
     AccessToken,
     GrpcOptions,
@@ -35,9 +34,10 @@ from queue_core.server.base.options import (
     options_of,
 )
 from queue_core.server.http.tls import tls_context
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 
 MAX_START_SECONDS: Final = 60.0
 """Seconds a starting server waits for its store: both may have been started at the same time."""

@@ -11,14 +11,14 @@ from typing import Final, Literal, TypedDict, Unpack
 import click
 from click.core import ParameterSource
 
-from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError, failure_of
+from queue_core.client.http.probe import is_listening, is_of_another_store
+from queue_core.client.queue import Queue, Queues
 from queue_core.config.celery_names import shown_queue, store_names
 from queue_core.config.store_urls import SCHEMES, masked, scheme_of, with_absolute_sockets
 from queue_core.errors import InvalidQueueNameError, QueueError, QueueMovedError, UnknownQueueError
-from queue_core.http_api.probe import is_listening, is_of_another_store
 from queue_core.limits import check_queue_name
 from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.task import QueueSpec
@@ -74,8 +74,8 @@ def opened(*, makes_queues: bool = True, **where: Unpack[TargetOptions]) -> Iter
 
     makes_queues: create the queues of the settings file in a store that this process opens.
     """
-    from queue_core.connect import open_queues
-    from queue_core.http_api.caller import Retries
+    from queue_core.client.connect import open_queues
+    from queue_core.client.http.caller import Retries
 
     target = find_target(**where)
     try:

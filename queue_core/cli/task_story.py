@@ -4,16 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
-from queue_core.api import Queues
 from queue_core.attempts.attempt import Attempt
 from queue_core.cli.output import payload_fields, shown_instant
+from queue_core.client.queue import Queues
 from queue_core.clock import Instant, seconds_between
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
-from queue_core.http_api.values import flat_json
 from queue_core.process.wording import counted, shown_ago, shown_ahead, shown_seconds
 from queue_core.rare_fields import rare_json, shown_rare_fields
 from queue_core.stats import FinishedLease
 from queue_core.task import CELERY_ID_FORM, StoredTask, TaskState
+from queue_core.verbs.wire import flat_json
 
 MAX_LEASES_READ: Final = 100
 """Ended leases of one task that its story has at most."""
@@ -105,7 +105,7 @@ def find_stories(queues: Queues, reference: str, *, only_queue: str | None = Non
 
 def _named_by_celery(queues: Queues, queue: str, celery_id: str) -> list[str]:
     """Return the names of the tasks of a queue whose messages have this id of Celery's."""
-    from queue_core.criteria import Search  # most tasks are found by their names
+    from queue_core.verbs.criteria import Search  # most tasks are found by their names
 
     if not CELERY_ID_FORM.fullmatch(celery_id):
         return []

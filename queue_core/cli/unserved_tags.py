@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from queue_core.api import Queues
 from queue_core.cli.failure import CommandError
 from queue_core.cli.output import print_info
 from queue_core.cli.settings_file import read_text
 from queue_core.cli.target import TargetOptions
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queues
 from queue_core.config.pool_tags import PoolTags, describe_unserved, is_served, pool_tags_in
 from queue_core.config.yaml_document import DocumentError, read_document
 from queue_core.errors import QueueError
-from queue_core.registrations import served_tags
-from queue_core.registrations.served_tags import (
+from queue_core.verbs import served_tags
+from queue_core.verbs.served_tags import (
     is_leased_by,
     is_recent,
     narrowed_tags,

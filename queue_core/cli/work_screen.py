@@ -10,10 +10,10 @@ from pathlib import Path
 from queue_core.cli.event_lines import EventLine, FailureCounts, LineLayout
 from queue_core.cli.output import terminal_width
 from queue_core.cli.worker_events import EventReader, worker_line
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
 from queue_core.clock import MICROSECONDS, Clock
-from queue_core.connect import open_queues
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Retries
 from queue_core.process import forking
 from queue_core.process.terminal import allows_colours, write_at_once
 from queue_core.task import QueueSpec

@@ -11,9 +11,9 @@ from urllib.parse import quote, unquote, urlencode
 from pydantic_core import from_json, to_json
 from starlette.types import ASGIApp, Message, Scope
 
+from queue_core.client.http.caller import HttpCaller, Repeat, Retries
 from queue_core.errors import StoreUnavailableError
-from queue_core.http_api.caller import HttpCaller, Repeat, Retries
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 RETRIES: Final = Retries(tries=2, timeouts=1)
 TIMEOUT_SECONDS: Final = 10.0

@@ -13,6 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
+from queue_core.client.http.fleet_paths import FLEET, PRESENT_WORKERS, READS, SUPERVISORS
 from queue_core.clock import Clock, SystemClock
 from queue_core.console import guard
 from queue_core.console.api import DOCUMENT, ApiProblemError, ConsoleApi
@@ -34,7 +35,6 @@ from queue_core.console.sessions import (
 )
 from queue_core.console.shared import PageMemory, SharedApi
 from queue_core.console.stream import PageStream
-from queue_core.http_api.fleet_paths import FLEET, PRESENT_WORKERS, READS, SUPERVISORS
 from queue_core.log import get_logger
 
 log = get_logger()

@@ -5,7 +5,7 @@ import math
 from collections.abc import Iterable
 from typing import Final
 
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 MAX_ARRIVALS: Final = 100_000
 COLUMNS: Final = ("arrival_s", "service_s")

@@ -8,7 +8,7 @@ from pydantic_core import to_json
 from queue_core.console.api import ApiProblemError, ApiReply, ConsoleApi, Query
 from queue_core.console.masks import masked_reply
 from queue_core.console.shared import PageMemory
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 MAX_DIGITS = 18
 """Digits of a whole number in an address, at most."""

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 
 from queue_core.console.api import quoted
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 Examples = list[tuple[str, str]]
 _OPTIONS = {"state": "--state", "tag": "--tag", "leases": "--leases", "younger": "--added-after"}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 MAX_EXAMPLES: Final = 20
 _CLASS: Final = re.compile(r"([A-Za-z_][\w.]{0,99})(?::|$| \()")

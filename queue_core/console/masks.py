@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from queue_core.console.payload import is_redacted
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 MASK: Final = "***"
 TEXTS: Final = frozenset(

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 from queue_core.config.units import parse_seconds
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 FIELDS: Final = ("state", "tag", "leases", "younger", "older", "worker", "error", "contains")
 """The fields of a filter in an address; `younger` and `older` are durations before now, such as 2h."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from queue_core.clock import MICROSECONDS
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 KEPT_SECONDS: Final = 15.0
 """Looks of before are forgotten: the rate is that of now."""

@@ -6,8 +6,8 @@ from typing import cast
 from queue_core.config.pool_tags import PoolTags, describe_unserved, is_served
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
-from queue_core.http_api.values import Json
-from queue_core.registrations.served_tags import KIND, ServedTags, is_leased_by, is_recent, pools_of_facts
+from queue_core.verbs.served_tags import KIND, ServedTags, is_leased_by, is_recent, pools_of_facts
+from queue_core.verbs.wire import Json
 
 MAX_WORKERS = 1_000
 """Workers whose calls are looked at."""

@@ -11,7 +11,7 @@ from typing import Final, TypeVar, cast
 from pydantic_core import to_json
 
 from queue_core.console.api import ApiReply, ConsoleApi, Query
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 FRESH_SECONDS: Final = 0.9
 """For so long a reply answers everybody."""

@@ -6,9 +6,9 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
-from queue_core.http_api.values import Json
 from queue_core.limits import MAX_TASK_NAME_CHARACTERS
 from queue_core.task import CELERY_ID_FORM
+from queue_core.verbs.wire import Json
 
 MAX_QUEUES: Final = 50
 """Queues that one look asks, at most."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 _WORDS: Final[Mapping[str, str]] = {
     "raised": "its handler raised",

@@ -30,7 +30,7 @@ from queue_core.django.tasks_api import (
 from queue_core.errors import InvalidQueueNameError, InvalidSettingError, UnknownQueueError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_TAG_BYTES, check_queue_name
 from queue_core.task import NewTask
-from queue_core.validation import check_new_tasks, check_not_moved, check_own_limits
+from queue_core.verbs.validation import check_new_tasks, check_not_moved, check_own_limits
 
 NAME_CHARACTERS: Final = 32
 """Characters of a task's name, drawn at random; a store keeps names without regard to queues of other stores."""

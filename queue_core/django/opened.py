@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from threading import Lock
 from typing import Final, Literal
 
-from queue_core.api import Queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queues
 from queue_core.config.store_urls import masked
-from queue_core.connect import open_queues
 from queue_core.errors import InvalidSettingError
 from queue_core.limits import MAX_LEASES
 from queue_core.task import QueueSpec

@@ -15,9 +15,9 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Message, Receive, Scope, Send
 
+from queue_core.client.http.fleet_paths import FLEET
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.events import QueueEvent
-from queue_core.http_api.fleet_paths import FLEET
 from queue_core.server import schemas
 from queue_core.server.base import events
 from queue_core.server.base.event_stream import event_json
@@ -27,8 +27,6 @@ from queue_core.server.callers.open_calls import OpenStream
 from queue_core.server.console.fleet_gateway import FleetGateway
 from queue_core.server.console.mount import ConsoleMount
 from queue_core.server.console.proxy import proxy_login
-from queue_core.server.endpoint import Endpoint
-from queue_core.server.endpoints import ENDPOINTS
 from queue_core.server.extensions import NO_EXTENSIONS, Extensions
 from queue_core.server.extensions import response_of as _response
 from queue_core.server.fast_path import (
@@ -41,12 +39,14 @@ from queue_core.server.fast_path import (
     read_model,
     reply_of,
 )
-from queue_core.server.handlers import EndpointCall, visible_events
 from queue_core.server.http.connections import Connections
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.metrics import MEDIA_TYPE, QueueMetrics, exposition, read_all_stats
-from queue_core.server.openapi import document
 from queue_core.server.state import ServerState
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.server.v1.endpoints import ENDPOINTS
+from queue_core.server.v1.handlers import EndpointCall, visible_events
+from queue_core.server.v1.openapi import document
 from queue_core.server.wings import wing_classes
 
 if TYPE_CHECKING:

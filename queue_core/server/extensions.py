@@ -12,17 +12,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queue_core.http_api.values import Json
 from queue_core.process.places import Places
 from queue_core.server.base.bodies.value_count import MAX_VALUES
 from queue_core.server.base.problems import invalid, refusal
 from queue_core.server.callers.access import check_whole_store
 from queue_core.server.callers.auth import Authorizer, Principal, check_role
 from queue_core.server.callers.open_calls import OpenStream
-from queue_core.server.endpoint import Endpoint, Parameter
 from queue_core.server.fast_path import Reply, check_json, read_model, reply_of
 from queue_core.server.http.request_body import read_body
 from queue_core.server.schemas import EmptyBody, RequestBody, response
+from queue_core.server.v1.endpoint import Endpoint, Parameter
+from queue_core.verbs.wire import Json
 
 MAX_FOLLOWERS: Final = 100
 """Connections that follow something of an extension, at most."""

@@ -17,10 +17,10 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from pydantic import ValidationError
 
+from queue_core.client.local_calls import lease_lost
 from queue_core.errors import InvalidRequestError, QueueError, TaskTooLargeError
 from queue_core.fast_values import value
 from queue_core.limits import MAX_ANSWER_BYTES, MAX_TASKS_PER_ADD, check_add_count, check_wait_seconds
-from queue_core.local import lease_lost
 from queue_core.log import get_logger
 from queue_core.server import schemas
 from queue_core.server.base import events
@@ -36,10 +36,10 @@ from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.seals import NO_TOKENS, LeaseSeals, OpenedTokens
 from queue_core.server.leases.waiting import WaitingLeases
 from queue_core.server.schemas import response
-from queue_core.service import Operation
 from queue_core.store import Unit
 from queue_core.task import NewTask
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Operation
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, PayloadAllowance, Renewed, handed_over, meaning_of
 
 JSON_TYPE = b"application/json"

@@ -11,7 +11,7 @@ from queue_core.server.callers.access import QueueAccess
 from queue_core.server.callers.auth import Principal
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import HeldSnapshot
 
 GAUGES = {

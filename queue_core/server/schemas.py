@@ -19,12 +19,12 @@ from queue_core.admission import Rate, TagLimits
 from queue_core.attempts.attempt import Attempt
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.http_api.values import STATE_NAMES, STATES, StateName, payload_json
 from queue_core.limits import MAX_HEADERS_BYTES
 from queue_core.rare_fields import has_rare_fields, rare_json
 from queue_core.stats import WorkerActivity
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewed
+from queue_core.verbs.wire import STATE_NAMES, STATES, StateName, payload_json
 
 _LISTS = frozenset({"list", "tuple", "set", "frozenset"})
 

@@ -17,10 +17,10 @@ from typing import Any, Final
 import uvicorn
 from starlette.types import ASGIApp
 
+from queue_core.client.http.transport import enable_keepalive
 from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
-from queue_core.http_api.transport import enable_keepalive
 from queue_core.log import get_logger
 from queue_core.process.descriptors import file_limit, max_connections_for, max_grpc_connections_for
 from queue_core.process.own_terminal import OwnTerminal

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar
 from queue_core.clock import Clock
 from queue_core.errors import InvalidRequestError, StoreError, StoreUnavailableError
 from queue_core.events import EventLog
-from queue_core.outbox import Outbox
 from queue_core.process.descriptors import file_limit, max_connections_for
 from queue_core.process.places import Places
 from queue_core.server.base.bodies.body_limit import BodyLimit
@@ -32,11 +31,12 @@ from queue_core.server.watches.clock_watch import ClockWatch
 from queue_core.server.watches.erasures import QueueErasures
 from queue_core.server.watches.held_snapshots import SnapshotWatch
 from queue_core.server.wings import Wing, wing_classes
-from queue_core.service import Operation, QueueService
 from queue_core.store import Store
 from queue_core.stores import check_can_back_up, check_can_vacuum
 from queue_core.task import QueueSpec, TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.outbox import Outbox
+from queue_core.unit.service import Operation, QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 if TYPE_CHECKING:
     from queue_core.stores.sqlite.backup import Backup

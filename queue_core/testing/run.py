@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 from threading import Thread
 from typing import Final
 
-from queue_core.api import as_new_tasks
 from queue_core.attempts.error_text import is_kind, name_of, text_of
+from queue_core.client.local_calls import LocalQueue, LocalQueues
+from queue_core.client.queue import as_new_tasks
 from queue_core.clock import ManualClock, seconds_between
 from queue_core.errors import AppError, QueueError
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion, ExchangeResult
 from queue_core.worker.app import App
 from queue_core.worker.invocation import Invocation

@@ -29,8 +29,8 @@ from queue_core.clock import NEVER, Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.rare_fields import FIELDS, rare_json, set_rare_json
 from queue_core.task import NEWER_SETTINGS, Progress, QueueSpec, StoredTask, TaskState
-from queue_core.validation import check_queue_spec
 from queue_core.verbs import HeldName
+from queue_core.verbs.validation import check_queue_spec
 
 MAX_NUMBER = 10**17
 """Limit on instants and ids, as a token has 18 digits for each. In microseconds it is the year 5138."""

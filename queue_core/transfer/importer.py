@@ -15,7 +15,6 @@ from typing import Final, Literal, TypeAlias
 from queue_core.clock import Instant, after
 from queue_core.errors import MoveRefusedError
 from queue_core.process.wording import counted
-from queue_core.service import QueueService
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.transfer.chunks import CHUNK_BYTES, CHUNK_NAMES, CHUNK_TASKS
@@ -23,9 +22,10 @@ from queue_core.transfer.format import Header, NameLine
 from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, TransferProgress, holding_lead
 from queue_core.transfer.reader import ExportReader, opened_for_reading
 from queue_core.transfer.target import record_ready, wake_ready
-from queue_core.unit_of_work import UnitOfWork
-from queue_core.validation import FILLED_FROM, check_not_moved
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, HeldName
+from queue_core.verbs.validation import FILLED_FROM, check_not_moved
 
 STDIN: Final = Path("-")
 MARK_SECONDS: Final = 10 * 365 * 86_400.0

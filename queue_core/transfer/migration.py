@@ -17,15 +17,15 @@ from typing import Final, Literal, TypeAlias, TypeVar
 from queue_core.clock import MICROSECONDS, Instant, after
 from queue_core.errors import MoveRefusedError, UnknownQueueError
 from queue_core.process.wording import counted
-from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import Store, Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState
 from queue_core.transfer.chunks import TransferChunk, name_chunks, task_chunks
 from queue_core.transfer.progress import LEAD_SECONDS, TransferLead, holding_lead, session_of
 from queue_core.transfer.target import CopyProgress, TransferTarget, size_of
-from queue_core.validation import FILLED_FROM
+from queue_core.unit.service import QueueService
 from queue_core.verbs import HeldName
+from queue_core.verbs.validation import FILLED_FROM
 
 SKEW_SECONDS: Final = 0.01
 """Smallest difference of the stores' clocks that is corrected; they are read to a few milliseconds."""

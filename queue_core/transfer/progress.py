@@ -10,8 +10,8 @@ from typing import Final, Generic, TypeVar
 from pydantic_core import from_json, to_json
 
 from queue_core.errors import MoveRefusedError, StoreError
-from queue_core.service import QueueService
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 LEAD_SECONDS: Final = 5.0
 """How long a killed transfer keeps its lead; must exceed the longest pause of a living one."""

@@ -4,12 +4,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from queue_core.calls import registration_verbs as verbs
 from queue_core.clock import Clock, SystemClock
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
-from queue_core.service import QueueService
 from queue_core.store import Store
+from queue_core.unit import registration_verbs as verbs
+from queue_core.unit.service import QueueService
 
 KIND: Final = "moves"
 RENEW_SECONDS: Final = 2.0

@@ -9,14 +9,14 @@ from typing import Final, Literal, TypeVar
 
 from queue_core.errors import MoveRefusedError
 from queue_core.process.wording import counted
-from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.store import Transaction
 from queue_core.task import ANY, QueueSpec, StoredTask
 from queue_core.transfer.progress import TransferProgress
-from queue_core.unit_of_work import UnitOfWork
-from queue_core.validation import FILLED_FROM
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added
+from queue_core.verbs.validation import FILLED_FROM
 
 PAGE: Final = 1000
 """Tags per page when waiters are woken."""

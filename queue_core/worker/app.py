@@ -30,7 +30,7 @@ from queue_core.worker.functions.periodic import PeriodicFunctions
 from queue_core.worker.functions.queues import AppQueues
 
 if TYPE_CHECKING:
-    from queue_core.api import Queue, Queues
+    from queue_core.client.queue import Queue, Queues
     from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
 
 P = ParamSpec("P")

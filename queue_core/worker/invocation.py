@@ -24,8 +24,8 @@ from queue_core.limits import MAX_REASON_CHARACTERS, MAX_TASKS_PER_ADD, check_ad
 from queue_core.process.wording import counted
 from queue_core.task import Lease, NewTask
 from queue_core.telemetry import instrumentation
-from queue_core.validation import check_new_tasks
 from queue_core.verbs import Deletion
+from queue_core.verbs.validation import check_new_tasks
 from queue_core.worker import events
 from queue_core.worker.app import Handler
 from queue_core.worker.code_lines import (

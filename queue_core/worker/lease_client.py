@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
-from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
 from queue_core.attempts.failures import failure_message, failure_of, host_name
+from queue_core.client.queue import Queue
 from queue_core.errors import (
     InvalidLeaseTimeError,
     InvalidRequestError,

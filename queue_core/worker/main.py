@@ -15,21 +15,21 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from structlog.typing import FilteringBoundLogger
 
-from queue_core.api import Queue, Queues
 from queue_core.attempts.redaction import redacted, redacted_traceback
-from queue_core.client import HttpQueues
+from queue_core.client.connect import SERVER_SCHEMES
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue, Queues
 from queue_core.clock import SystemClock
-from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import AppError, QueueError, StoreUnavailableError
-from queue_core.http_api.caller import Retries
-from queue_core.local import LocalQueues
 from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.last_program import become_last_program
 from queue_core.process.process_end import write_out
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
+from queue_core.unit.service import QueueService
 from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.code_lines import line_of

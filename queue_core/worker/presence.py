@@ -10,10 +10,10 @@ from contextlib import suppress
 from threading import Event, Thread
 from typing import Final
 
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.clock import Clock
 from queue_core.errors import PermissionDeniedError, QueueError, UnauthenticatedError
-from queue_core.registrations.present_workers import KIND
+from queue_core.unit.present_workers import KIND
 
 SHORTEST_RENEWAL_SECONDS: Final = 20.0
 """Pause between two registrations, at least."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from queue_core.api import Queue
+from queue_core.client.queue import Queue
 from queue_core.errors import QueueError
 from queue_core.worker.context import Task
 from queue_core.worker.events import DELETED

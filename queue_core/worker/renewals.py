@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from threading import Condition, Thread
 from typing import Final
 
-from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
 from queue_core.attempts.failures import failure_message, host_name
+from queue_core.client.queue import Queue
 from queue_core.errors import InvalidLeaseTimeError, LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL
 from queue_core.process.wording import shown_seconds

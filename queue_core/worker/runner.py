@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from queue_core.api import Queue
+from queue_core.client.queue import Queue
 from queue_core.clock import Clock, SystemClock
 from queue_core.errors import AppError, QueueError
 from queue_core.log import get_logger

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.google.appengine import messages
 from queue_core.google.appengine.codec import decode, encode
 from queue_core.google.appengine.schema import ProtoRecord

@@ -24,14 +24,14 @@ from typing import Any, Literal
 
 from pydantic_core import from_json, to_json
 
-from queue_core.connect import open_queues
-from queue_core.roles import Role
+from queue_core.client.connect import open_queues
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
+from queue_core.verbs.roles import Role
 
 QUEUE = "work"
 TOKEN = "the-token-of-a-worker-that-is-counted"

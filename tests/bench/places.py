@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 
 import structlog
 
-from queue_core.api import Queue
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.queue import Queue
 from tests.bench.record import QUEUE
 from tests.bench.site import BenchSite
 

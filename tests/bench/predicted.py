@@ -37,7 +37,7 @@ from orchestrator.simulation.scaler import PolicyScaler
 from orchestrator.simulation.study import simulate
 from orchestrator.simulation.workload import ServiceTimes, SimulatedWorld
 from orchestrator.simulation.workloads.lifecycle_log import LogFilter, RecordedTasks
-from queue_core.client import HttpQueue, HttpQueues
+from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.errors import StoreUnavailableError
 from queue_core.task import NewTask
 from tests.bench.sleeping import QUEUE

@@ -15,7 +15,7 @@ import psutil
 from celery import Celery
 
 from queue_core.celery.transport.broker import close_brokers
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import StoreUnavailableError, UnknownQueueError
 from queue_core.stats import QueueStats
 from tests.celery.environments import environment_of

@@ -27,8 +27,8 @@ from celery import Celery, group
 from redis import Redis
 
 import queue_core.kombu  # noqa: F401 - registers the transport
-from queue_core.client import HttpQueues
-from queue_core.http_api.caller import Retries
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from tests.celery.throughput_app import CLOCK, NOTE
 from tests.support.commands import ROOT, program_environment
 from tests.support.stores.engines import free_port, redis

@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 from typing import Final
 from urllib.parse import urlencode, urlsplit
 
-from queue_core.roles import Role
+from queue_core.verbs.roles import Role
 from tests.console.stage import TOKENS, ConsoleStage
 
 OWN: Final[Mapping[str, str]] = {"sec-fetch-site": "same-origin"}

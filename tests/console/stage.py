@@ -16,18 +16,18 @@ from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from queue_core.attempts.attempt import Failure
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import SystemClock
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.registrations.supervisors import KIND
-from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import NO_EXTENSIONS
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, Progress, QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.unit.supervisors import KIND
 from queue_core.verbs import Renewal
+from queue_core.verbs.roles import Role
 from tests.console.texts import FOREIGN
 from tests.support.fleet.fleet_builders import NOW, a_fleet, a_pool, a_sample, a_worker, learn_and_decide
 from tests.support.fleet.fleet_views import a_heartbeat, a_view

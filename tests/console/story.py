@@ -68,7 +68,7 @@ for number in range({LETTERS}):
 """
 ARCHIVE: Final = """\
 from queue_core import NewTask, QueueSpec
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 
 queues = open_queues("sqlite:///old.db")
 queues.put_queue(QueueSpec("archive"))

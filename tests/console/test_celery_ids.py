@@ -2,10 +2,10 @@
 
 import contextlib
 
-from queue_core.client import HttpQueues
-from queue_core.roles import Role
+from queue_core.client.http_calls import HttpQueues
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import CELERY_ID, NewTask
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server
 

@@ -9,9 +9,9 @@ from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.http_api.values import Json
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
+from queue_core.verbs.wire import Json
 from tests.console.visits import Visitor
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view

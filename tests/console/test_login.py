@@ -7,7 +7,7 @@ import pytest
 
 from queue_core.clock import SystemClock
 from queue_core.console.sessions import PLAIN_COOKIE, SECURE_COOKIE, SESSION_SECONDS, session_cookie
-from queue_core.roles import Role
+from queue_core.verbs.roles import Role
 from tests.console.asking import OWN, Answer, ask, logged_in
 from tests.console.stage import QUEUE, TOKENS, ConsoleStage, a_console
 

@@ -14,8 +14,8 @@ from queue_core.console.manual.addresses import GUARDS, OF_GUARD, PAGES
 from queue_core.console.manual.archive import ARCHIVE, read_manual
 from queue_core.console.manual.search import search_index
 from queue_core.console.pages import PAGES as CONSOLE_PAGES
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.console.visits import Shown, Visitor
 from tests.support.manual.serving import PREFIX, serving
 from tests.support.servers import a_server

@@ -4,9 +4,9 @@ import pytest
 
 from queue_core.attempts.attempt import Failure
 from queue_core.console.masks import masked_text
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, RunningServer, a_server
 

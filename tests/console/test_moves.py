@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from queue_core.clock import ManualClock
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from queue_core.transfer.registered import RENEW_SECONDS, RegisteredProgress
+from queue_core.unit.service import QueueService
 from tests.console.visits import Visitor
 from tests.support.commands import run_program
 from tests.support.servers import a_server

@@ -12,8 +12,8 @@ from typing import Final
 import pytest
 
 import orchestrator
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.nginx import NAME, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, a_server
 

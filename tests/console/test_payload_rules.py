@@ -6,9 +6,9 @@ from base64 import b64encode
 import pytest
 
 from queue_core.console.payload import is_redacted, shown_payload
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server
 

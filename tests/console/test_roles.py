@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
 from queue_core.console.pages import ACTIONS
-from queue_core.roles import Role
+from queue_core.verbs.roles import Role
 from tests.console.addresses import address_of, addresses
 from tests.console.asking import ask, logged_in
 from tests.console.stage import DEAD_TASK, ODD_QUEUE, POOL, QUEUE, WORKER, ConsoleStage, a_console

@@ -11,10 +11,10 @@ import pytest
 from orchestrator.http_api.rights import LISTS, OF_NO_POOL
 from queue_core.console.api import quoted
 from queue_core.console.pages import ACTIONS, FILES, PAGES
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken
 from queue_core.server.callers.auth import REQUIRED_ROLES
-from queue_core.server.endpoint import Endpoint
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.verbs.roles import Role
 from tests.console.addresses import address_of
 from tests.console.asking import ask
 from tests.console.stage import (

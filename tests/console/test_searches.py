@@ -7,13 +7,13 @@ from urllib.parse import quote
 import pytest
 
 from queue_core.attempts.attempt import Failure
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 from queue_core.console.command_examples import curl, filter_examples, python, task_examples
 from queue_core.console.errors_by_class import error_groups
-from queue_core.http_api.values import Json
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
+from queue_core.verbs.wire import Json
 from tests.console.visits import Visitor
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server

@@ -10,9 +10,9 @@ import pytest
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from queue_core.cli.standalone_console import Announced, OfServer, StandaloneConsole
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.server.console.proxy import role_login
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import QUEUE, a_server

@@ -20,13 +20,13 @@ from queue_core.console.api import ApiReply, Query, SplitApi
 from queue_core.console.app import PersonFinder
 from queue_core.console.logins import CODE_SECONDS, OneTimeLogins
 from queue_core.errors import InvalidSettingError
-from queue_core.http_api.values import Json
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ProxyLogin, ServeOptions
 from queue_core.server.console.proxy import role_login
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
+from queue_core.verbs.wire import Json
 from tests.console.visits import Visitor
 from tests.support.commands import run_program
 from tests.support.fleet.fleet_views import a_heartbeat

@@ -11,12 +11,12 @@ from structlog.testing import capture_logs
 
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import InvalidSettingError, OutcomeUnknownError
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, HttpTls, ProxyLogin, ServeOptions, check_options
 from queue_core.server.console.proxy import is_trusted, person_of
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.commands import run_program
 from tests.support.fleet.certificates import Certificate, a_certificate

@@ -5,11 +5,11 @@ import json
 
 import pytest
 
-from queue_core.client import HttpQueues
-from queue_core.registrations.served_tags import KIND
-from queue_core.roles import Role
+from queue_core.client.http_calls import HttpQueues
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask, TagFilter
+from queue_core.verbs.roles import Role
+from queue_core.verbs.served_tags import KIND
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, a_server
 

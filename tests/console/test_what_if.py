@@ -9,13 +9,13 @@ import pytest
 from orchestrator.http_api import what_if
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.console.arrivals import arrivals_of, read_arrivals
-from queue_core.http_api.values import Json
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs.wire import Json
 from tests.console.visits import SAME_ORIGIN, Visitor
 from tests.support.fleet.fleet_views import a_heartbeat
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.roles import Role
 from queue_core.server.base import events
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.servers import QUEUE, RunningServer, a_server
 

@@ -13,10 +13,10 @@ import pyte
 import pytest
 
 from orchestrator.demo.pages import FLEET_PLACE
-from queue_core.client import HttpQueues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Retries
 from queue_core.stats import QueueStats
 from tests.screens.terminal import CLOCK, PseudoTerminal, Size, shown
 from tests.support.commands import program_environment

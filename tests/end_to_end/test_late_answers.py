@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.errors import StoreUnavailableError
 from queue_core.task import QueueSpec
 from queue_core.worker import events

@@ -11,13 +11,13 @@ from typing import cast
 
 import pytest
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import QueueMovedError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.worker import events
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually

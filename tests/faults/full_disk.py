@@ -9,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import QueueError, StoreFullError, StoreUnavailableError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.unit.service import QueueService
 from tests.faults.checker import Violation
 from tests.faults.disk import SURVIVALS
 from tests.faults.fault_vfs import FaultVfs, Meter, full_between, planned_failures, quiet_driver

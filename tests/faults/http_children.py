@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from queue_core.api import Queues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.queue import Queues
 from queue_core.errors import StoreUnavailableError
-from queue_core.http_api.caller import Retries
 from tests.faults.history import FileHistory
 from tests.faults.http_workload import HttpWorkloadCaller
 from tests.faults.store_children import keeping_traceback

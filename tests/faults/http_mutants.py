@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from queue_core.api import Ended, Error, Queues
-from queue_core.client import HttpQueue, HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueue, HttpQueues
+from queue_core.client.queue import Ended, Error, Queues
 from queue_core.errors import OutcomeUnknownError, QueueError
-from queue_core.http_api.caller import Retries
 from queue_core.stats import FinishedLease
 from queue_core.stores import Durability
 from queue_core.task import Lease, NewTask

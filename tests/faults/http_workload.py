@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable
 from random import Random
 
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.errors import LeaseLostError
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, TagFilter
 from queue_core.verbs import Deletion

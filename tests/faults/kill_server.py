@@ -9,7 +9,7 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from random import Random
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import StoreError
 from tests.faults.checker import Violation
 from tests.faults.history import FileHistory, Invoked, RequestedCall, read_clocks, read_histories

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
 from queue_core.stores.sqlite.store import SqliteStore
+from queue_core.unit.service import QueueService
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.fault_vfs import FaultVfs, Meter, MeteredSyncer, kill_at

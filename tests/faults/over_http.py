@@ -23,13 +23,13 @@ from pathlib import Path
 from random import Random
 from types import MappingProxyType
 
-from queue_core.client import HttpQueues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import StoreError
-from queue_core.http_api.caller import Retries
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
+from queue_core.unit.service import QueueService
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.faulty_proxy import (

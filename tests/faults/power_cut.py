@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.stores.sqlite.wal import NoSyncer, OpenSyncer
+from queue_core.unit.service import QueueService
 from tests.faults.disk import SURVIVALS, Wreck
 from tests.faults.history import MemoryHistory, NumberedHistory
 from tests.faults.outcome import Deadline, FaultBudget, FaultTally

@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.api import Queue, Queues
 from queue_core.attempts.attempt import Failure
+from queue_core.client.queue import Queue, Queues
 from queue_core.errors import (
     LeaseLostError,
     OutcomeUnknownError,

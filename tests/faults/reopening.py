@@ -9,19 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from queue_core.admission import NO_TAG_LIMITS
-from queue_core.api import Queue
 from queue_core.attempts.attempt import MAX_ATTEMPTS
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.clock import Instant
 from queue_core.errors import QueueError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stats import History
 from queue_core.store import Store, Transaction
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.sqlite import store as sqlite_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, QueueSpec, StoredTask, TaskState, token_of
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 from tests.faults.checker import Violation, check
 from tests.faults.history import HistoryCall, MemoryHistory, digest_of, uid_of

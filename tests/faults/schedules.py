@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from random import Random
 
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import StoreError
-from queue_core.http_api.caller import Retries
 from tests.faults.checker import Violation
 from tests.faults.outcome import Deadline, FaultBudget, FaultTally
 from tests.faults.sites import StoreName, a_site

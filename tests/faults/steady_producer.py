@@ -11,9 +11,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import StoreUnavailableError
-from queue_core.http_api.caller import Retries
 from queue_core.task import NewTask
 from tests.faults.history import FileHistory
 from tests.faults.recorded import RecordedQueue

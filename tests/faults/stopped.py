@@ -20,11 +20,11 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from random import Random
 
-from queue_core.connect import open_queues
-from queue_core.criteria import Search
+from queue_core.client.connect import open_queues
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreUnavailableError
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter, TaskState
 from queue_core.verbs import Deletion
+from queue_core.verbs.criteria import Search
 from tests.faults.checker import Violation
 from tests.faults.children import Nursery
 from tests.faults.kill_store import STORE_MODULES

@@ -9,16 +9,16 @@ from random import Random
 
 import structlog
 
-from queue_core.api import Queues
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queues
 from queue_core.errors import StoreUnavailableError
-from queue_core.http_api.caller import Retries
-from queue_core.local import LocalQueues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import serve
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import Durability, open_store
+from queue_core.unit.service import QueueService
 from tests.faults.history import FileHistory
 from tests.faults.skewed_clock import skew_wall_clock
 from tests.faults.workload import StoreCaller

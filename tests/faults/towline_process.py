@@ -15,9 +15,9 @@ import psutil
 
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.procfs import WorkerProcess
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import StoreError
-from queue_core.http_api.caller import Retries
 from tests.faults.handlers import HISTORY_VARIABLE
 from tests.faults.reopening import FILE_NAME
 from tests.faults.workload import QUEUES

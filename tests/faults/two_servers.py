@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.faults.checker import Violation
 from tests.faults.history import read_clocks, read_histories
 from tests.faults.outcome import FaultBudget, FaultTally

@@ -7,8 +7,8 @@ from dataclasses import replace
 from random import Random
 
 from queue_core.admission import Rate, TagLimits
-from queue_core.api import Queues
 from queue_core.attempts.attempt import Failure
+from queue_core.client.queue import Queues
 from queue_core.errors import LeaseLostError, StoreUnavailableError
 from queue_core.limits import MAX_HEADERS_BYTES, MAX_HISTORY_LEASES
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter

@@ -15,8 +15,8 @@ from queue_core.google.appengine.schema import MessageTable, ProtoRecord
 from queue_core.google.queue_files.entries import QueueFileEntries
 from queue_core.google.queue_files.xml import read_queue_xml
 from queue_core.google.queue_files.yaml import read_queue_yaml
-from queue_core.service import QueueService
 from queue_core.task import ANY, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.fuzz.mutation import mutated
 from tests.queue_core.google.appengine.test_codec import GOOGLES, mangled
 from tests.queue_core.google.queue_files.test_files_fuzz import (

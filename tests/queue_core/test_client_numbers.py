@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from queue_core import ANY, InvalidRequestError, LeaseLostError, Retries, open_queues, open_queues_async
-from queue_core.async_client.client import AsyncQueue, AsyncQueues
-from queue_core.client import HttpQueue, HttpQueues
-from queue_core.criteria import Search
+from queue_core.client.asynchronous.client import AsyncQueue, AsyncQueues
+from queue_core.client.http_calls import HttpQueue, HttpQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
+from queue_core.client.local_schedules import LocalSchedules
+from queue_core.client.schedules_over_http import HttpSchedules
 from queue_core.errors import InvalidSettingError
 from queue_core.limits import shown_value
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.periodic.http import HttpSchedules
-from queue_core.periodic.local import LocalSchedules
 from queue_core.task import QueueSpec
+from queue_core.verbs.criteria import Search
 from tests.support.number_arguments import TOKEN, NumberArgument, number_arguments
 from tests.support.servers import a_server
 from tests.support.stores.stores import opened

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from queue_core.errors import StoreUnavailableError
 from queue_core.server.base.options import ServeOptions
 from queue_core.stores.sqlite.driver import stdlib_driver

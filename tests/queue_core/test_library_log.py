@@ -58,7 +58,7 @@ def test_a_program_that_configured_structlog_gets_events_with_their_fields() -> 
     assert err == ""
 
 
-@pytest.mark.parametrize("module", ["queue_core.process.logs", "queue_core.log", "queue_core.connect"])
+@pytest.mark.parametrize("module", ["queue_core.process.logs", "queue_core.log", "queue_core.client.connect"])
 def test_no_module_pays_for_the_colours_of_tracebacks(module: str) -> None:
     program = f"import sys; import {module}; print('rich' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)

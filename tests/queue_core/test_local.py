@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock, after
 from queue_core.errors import (
     InvalidRequestError,
@@ -16,11 +17,10 @@ from queue_core.errors import (
     WorkerRetiredError,
 )
 from queue_core.events import Lifecycle, QueueEvent
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Deletion
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.clock import Instant, ManualClock
 from queue_core.errors import InvalidSettingError
 from queue_core.events import TASK_ADDED, TASK_LEASED, QueueEvent

@@ -68,7 +68,7 @@ import asyncio, json, sys, urllib.request
 from queue_core import NewTask, QueueSpec, open_queues, open_queues_async
 from queue_core.errors import InvalidRequestError
 from queue_core.verbs import Deletion
-from queue_core.criteria import Search
+from queue_core.verbs.criteria import Search
 
 NOTE = sys.argv[2]
 TASKS = [NewTask(b"1", note=NOTE, headers={"a": "b"}, priority=1), NewTask(b"2", note=NOTE), NewTask(b"3")]

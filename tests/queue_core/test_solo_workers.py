@@ -2,12 +2,12 @@
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import START, Instant, ManualClock, after
 from queue_core.errors import WorkerRetiredError
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QuarantinedTask, QueueSpec, TagFilter, quarantined_task_of
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 
 NAME = "resize-7f3k2q.alone.16.1766370000123456"

@@ -18,7 +18,7 @@ from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.replay import recorded
 from orchestrator.state.directory import StateDir
 from queue_core.attempts.attempt import Failure
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock
 from queue_core.process.wording import shown_seconds, shown_setting
 from queue_core.server.base.options import ServeOptions

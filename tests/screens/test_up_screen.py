@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
 from tests.screens.cases import BROKEN, Look
 from tests.screens.terminal import PseudoTerminal, Seen, Size, noon

@@ -18,7 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from orchestrator.base.clock import SystemMonotonicClock
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 from queue_core.task import NewTask
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ from typing import Final
 
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queue
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask, TaskState
 from tests.soak.poisonous import POISONS
 from tests.support.commands import program_environment

@@ -14,8 +14,8 @@ from typing import Final, Self
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queue
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually

@@ -1,6 +1,6 @@
 """`python -m tests.support.async_facade`: write the coroutines of all verbs, from the facades that a program calls.
 
-What waits for tasks, and what is no verb, is written by hand in `async_client/client.py`.
+What waits for tasks, and what is no verb, is written by hand in `client/asynchronous/client.py`.
 """
 
 import ast
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
-ASYNC: Final = ROOT / "queue_core" / "async_client"
+ASYNC: Final = ROOT / "queue_core" / "client" / "asynchronous"
 SOURCES: Final = {
-    ASYNC / "facade.py": ("queue_core/api.py", {"Queue": "one queue", "Queues": "all queues of a store"}),
+    ASYNC / "facade.py": ("queue_core/client/queue.py", {"Queue": "one queue", "Queues": "all queues of a store"}),
     ASYNC / "schedules.py": ("queue_core/schedules/report.py", {"Schedules": "the schedules of a store"}),
 }
 """The modules that are written, and of which protocols of which module."""
@@ -36,7 +36,7 @@ def written(module: Path) -> str:
         INTRODUCTION.format(classes=" and ".join(f"`{one}`" for one in classes), source=source),
         "from collections.abc import Callable",
         "from typing import TypeVar",
-        "from queue_core.async_client.calls import ThreadedCalls",
+        "from queue_core.client.asynchronous.calls import ThreadedCalls",
         *imports,
         f"from {source.removesuffix('.py').replace('/', '.')} import {', '.join(_defined(tree))}",
         *for_types,

@@ -12,8 +12,8 @@ import threading
 import traceback
 from collections.abc import Callable
 
-from queue_core.api import Queue
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask
 from queue_core.verbs import Deletion
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from queue_core.celery.transport.mailbox_access import MailboxAccess, ServedMailboxes
 from queue_core.celery.transport.opened import OpenedBroker
-from queue_core.http_api.caller import HttpCaller, Retries
+from queue_core.client.http.caller import HttpCaller, Retries
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.store import Store

@@ -9,16 +9,15 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from queue_core import criteria
 from queue_core.admission import Rate, TagLimits
-from queue_core.async_client.client import AsyncQueue
+from queue_core.client import schedules_over_http as _schedules
+from queue_core.client.asynchronous.client import AsyncQueue
 from queue_core.clock import Instant
-from queue_core.periodic import http as _schedules
-from queue_core.registration import Registration
 from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import Schedule
 from queue_core.task import NewTask, Progress, QueueSpec
-from queue_core.verbs import Deletion, ObservationQuery, Renewal
+from queue_core.verbs import Deletion, ObservationQuery, Renewal, criteria
+from queue_core.verbs.registration import Registration
 
 TOKEN: Final = "1.1"
 """Of a lease that is over."""

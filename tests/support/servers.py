@@ -8,16 +8,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
-from queue_core.client import HttpQueue, HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.clock import Clock, ManualClock
-from queue_core.http_api.caller import Retries
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 
 QUEUE = "work"
 WORK = QueueSpec(QUEUE)

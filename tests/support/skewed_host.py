@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.errors import QueueError
 from tests.faults.skewed_clock import skew_wall_clock
 

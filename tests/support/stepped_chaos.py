@@ -4,7 +4,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.task import Lease, NewTask
 
 

@@ -28,21 +28,21 @@ from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
 from queue_core.cli.settings_file import store_url
 from queue_core.cli.target import TargetOptions, opened
+from queue_core.client.http.caller import HttpCaller, Retries
+from queue_core.client.http.probe import is_listening
 from queue_core.config.pool_tags import PoolTags
 from queue_core.config.store_urls import is_shared, masked
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError, StoreUnsafeError
-from queue_core.http_api.caller import HttpCaller, Retries
-from queue_core.http_api.probe import is_listening
 from queue_core.process.own_addresses import is_of_this_machine
 from queue_core.process.wording import clock_step_words, counted
-from queue_core.service import QueueService
 from queue_core.stores import open_store, sqlite_path
 from queue_core.stores.sqlite.driver import WAL_RESET_FIXED, best_driver
 from queue_core.stores.sqlite.file import real_path, unused_bytes_in
 from queue_core.stores.sqlite.session import steps_in
 from queue_core.stores.sqlite.wal import held_snapshot
 from queue_core.task import ANY
+from queue_core.unit.service import QueueService
 from queue_core.worker.settings import DEFAULT_URL
 
 MIN_FREE_BYTES: Final = 256 << 20

@@ -21,8 +21,8 @@ from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import print_json, print_wrapped
 from queue_core.cli.target import Target, TargetOptions, find_server
+from queue_core.client.http.probe import is_listening
 from queue_core.config.settings import ServerSettings
-from queue_core.http_api.probe import is_listening
 
 READY: Final = "/v1/supervisor/readyz"
 POOLS: Final = "/v1/pools"

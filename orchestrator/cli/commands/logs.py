@@ -28,11 +28,11 @@ from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import print_info, wants_colour
 from queue_core.cli.target import TargetOptions, opened
 from queue_core.cli.task_story import find_stories
+from queue_core.client.http.caller import HttpCaller, Retries, read
+from queue_core.client.http.transport import HttpResponse
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.store_urls import masked
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries, read
-from queue_core.http_api.transport import HttpResponse
 from queue_core.task import TaskState
 
 FOLLOW_SECONDS: Final = 0.25

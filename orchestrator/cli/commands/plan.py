@@ -29,13 +29,13 @@ from orchestrator.sources.by_pool import PoolSources
 from orchestrator.sources.pull_queue import QueueSource, as_reported, tags_of, unserved_in
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.conditions import ConditionsTracker
-from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import file_option, json_option
 from queue_core.cli.output import echo, print_info, print_json, print_wrapped
 from queue_core.cli.target import opened
+from queue_core.client.queue import Queues
 from queue_core.config.pool_tags import PoolTags
 from queue_core.process.wording import counted
 

@@ -29,7 +29,7 @@ from queue_core.cli.options import DurationType, target_options
 from queue_core.cli.output import can_redraw, echo, print_json, terminal_width, wants_colour
 from queue_core.cli.target import TargetOptions
 from queue_core.cli.wrapping import ASCII_BLOCKS, BLOCKS, wrapped
-from queue_core.http_api.recent_deaths import MAX_DEATHS_COUNTED
+from queue_core.client.http.recent_deaths import MAX_DEATHS_COUNTED
 
 MIN_SECONDS: Final = 0.1
 """The shortest time between two refreshes."""

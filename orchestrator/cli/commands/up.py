@@ -27,7 +27,6 @@ from orchestrator.settings_file import DEFAULT_FILE, Project, effective, state_o
 from orchestrator.supervisor.reload import ReloadedSettings
 from orchestrator.supervisor.unix_signals import ignore_control_signals
 from orchestrator.supervisor.view import Heartbeat
-from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.credentials import bearer_token
 from queue_core.cli.failure import CommandError
@@ -44,6 +43,7 @@ from queue_core.cli.serving import (
     serve_options,
 )
 from queue_core.cli.target import check_token_stays
+from queue_core.client.queue import Queues
 from queue_core.config.settings import Override
 from queue_core.config.store_urls import masked, with_absolute_sockets
 from queue_core.errors import ListenError
@@ -52,12 +52,12 @@ from queue_core.process import logs
 from queue_core.process.holders import ResourceHolder, holder_of_lock
 from queue_core.process.init_process import run_as_init
 from queue_core.process.own_terminal import OwnTerminal
-from queue_core.roles import Role
 from queue_core.server.app import release
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.extensions import Extensions
 from queue_core.server.server import ServerThread, freeze_loaded_objects, pass_on_socket
 from queue_core.server.watches.spare_memory import keep_apart
+from queue_core.verbs.roles import Role
 
 RENEW: Final = -1
 """A marker in place of an exit code: release every resource, then execute the new program."""

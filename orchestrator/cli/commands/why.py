@@ -26,7 +26,6 @@ from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.sources.pull_queue import as_reported, tags_of, unserved_in
 from orchestrator.state.decisions import instant_in, pool_record
 from orchestrator.state.templates import TemplateRecord, template_in
-from queue_core.api import Queue, Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
@@ -35,12 +34,13 @@ from queue_core.cli.output import echo, print_info, print_json, print_wrapped
 from queue_core.cli.target import Target, TargetOptions, find_target, opened, queue_meant
 from queue_core.cli.task_story import WAITING, TaskStory, find_stories, story_lines, story_record
 from queue_core.cli.unserved_tags import describe_if_unserved
+from queue_core.client.http.folded_decisions import folded, times_in_words
+from queue_core.client.queue import Queue, Queues
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.celery_names import shown_queue
 from queue_core.config.messages import did_you_mean
 from queue_core.config.pool_tags import PoolTags, shown_tag
 from queue_core.errors import InvalidQueueNameError, QueueError, UnknownQueueError
-from queue_core.http_api.folded_decisions import folded, times_in_words
 from queue_core.process.terminal import clean
 from queue_core.process.wording import (
     counted,
@@ -51,10 +51,10 @@ from queue_core.process.wording import (
     shown_seconds,
     shown_setting,
 )
-from queue_core.registrations import served_tags
 from queue_core.stats import QueueStats
 from queue_core.task import UNTAGGED
-from queue_core.unit_of_work import blocking_limits
+from queue_core.unit.unit_of_work import blocking_limits
+from queue_core.verbs import served_tags
 
 _TAGS_COUNTED: Final = 1_000
 _WORKERS_NAMED: Final = 5

@@ -34,12 +34,12 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
 from queue_core.cli.target import Target, opened
+from queue_core.client.http.caller import HttpCaller, Retries
 from queue_core.clock import Instant
 from queue_core.clock import SystemClock as QueueClock
 from queue_core.config.messages import did_you_mean
 from queue_core.config.units import format_bytes
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.process.wording import counted
 from queue_core.server.schemas import task_out

@@ -12,8 +12,8 @@ from orchestrator.cli.top.view import KEYS, WORDS, TopView, chosen, shown_pools,
 from orchestrator.fleet.figures import DRAINED, FleetFigures, PoolFigures, WorkerFigures
 from queue_core.cli.tables import Column, TableLayout, lay_out
 from queue_core.cli.wrapping import BLOCKS, bar, columns_of, padded, shortened, wrapped
-from queue_core.http_api.folded_decisions import folded, times_in_words
-from queue_core.http_api.recent_deaths import describe_deaths
+from queue_core.client.http.folded_decisions import folded, times_in_words
+from queue_core.client.http.recent_deaths import describe_deaths
 from queue_core.process.terminal import TerminalSize, clean
 from queue_core.process.wording import counted, shown_clock, shown_seconds
 

@@ -31,7 +31,7 @@ from orchestrator.supervisor.output import OutputBatch, OutputFollower, WorkerLi
 from queue_core.cli.cut_output import OutputCutError
 from queue_core.cli.event_lines import EventLine, FailureCounts, LineLayout
 from queue_core.cli.worker_events import EventReader, worker_line
-from queue_core.http_api.folded_decisions import MOMENT_SECONDS, repeats
+from queue_core.client.http.folded_decisions import MOMENT_SECONDS, repeats
 from queue_core.process.terminal import terminal_size, write_at_once
 from queue_core.process.wording import counted
 

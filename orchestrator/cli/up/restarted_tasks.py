@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from orchestrator.cli.fleet_events import OrphanedTask
-from queue_core.api import Queues
+from queue_core.client.queue import Queues
 from queue_core.clock import MICROSECONDS
 from queue_core.errors import QueueError
 from queue_core.task import TaskState

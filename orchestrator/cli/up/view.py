@@ -14,13 +14,13 @@ from orchestrator.cli.up.restarted_tasks import TaskLookup
 from orchestrator.cli.worker_lines import LinePrinter
 from orchestrator.settings_file import Project, state_of
 from orchestrator.supervisor.output import FleetOutput, OutputFollower
-from queue_core.api import Queues
 from queue_core.cli.event_lines import LineLayout
 from queue_core.cli.failure import failures_as_json
 from queue_core.cli.worker_events import EventReader
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http.caller import Retries
+from queue_core.client.queue import Queues
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Retries
 from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.terminal import allows_colours

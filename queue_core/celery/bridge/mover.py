@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from threading import Event
 from typing import Final, Literal, TypeVar
 
-from queue_core.api import Queues
 from queue_core.celery.bridge.message import BridgedMessage, Priorities, bridged_task
 from queue_core.celery.bridge.source import BridgeSource
+from queue_core.client.queue import Queues
 from queue_core.clock import Clock
 from queue_core.config.celery_names import store_name
 from queue_core.errors import (

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event, Lock
 
-from queue_core.api import Queue, Queues
 from queue_core.celery.transport import celery_state
 from queue_core.celery.transport.address import BrokerAddress
 from queue_core.celery.transport.keeper import LeaseKeeper
@@ -19,11 +18,12 @@ from queue_core.celery.transport.options import TransportOptions
 from queue_core.celery.transport.prefetched_etas import PrefetchedEtas
 from queue_core.celery.transport.publication import LeftPublications, Publication, PublishSessions, client_call
 from queue_core.celery.transport.seen_letters import SeenLetters
-from queue_core.client import HttpQueues
+from queue_core.client.connect import SERVER_SCHEMES
+from queue_core.client.http.caller import HttpCaller, Retries
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue, Queues
 from queue_core.clock import Clock, SystemClock
-from queue_core.connect import SERVER_SCHEMES
 from queue_core.errors import InvalidRequestError, OutcomeUnknownError, QueueError, UnknownQueueError
-from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.limits import MAX_ETA_SECONDS, MAX_WORKER_CHARACTERS
 from queue_core.process import forking
 from queue_core.task import ANY, NewTask, QueueSpec

@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from queue_core.api import Queues
 from queue_core.celery.transport import events
+from queue_core.client.queue import Queues
 from queue_core.clock import Clock, SystemClock, seconds_between
 from queue_core.errors import LeaseLostError, QueueError, StoreUnavailableError
 from queue_core.limits import MAX_TOKENS_PER_CALL

@@ -14,11 +14,11 @@ from queue_core.celery.mailboxes.exchanges import Binding
 from queue_core.celery.mailboxes.mailbox import Popped
 from queue_core.celery.mailboxes.network import MailboxNetwork
 from queue_core.celery.mailboxes.news import Posted
+from queue_core.client.http.caller import HttpCaller
 from queue_core.clock import Clock, Instant
 from queue_core.errors import PermissionDeniedError
-from queue_core.http_api.caller import HttpCaller
-from queue_core.http_api.values import Json
 from queue_core.process import forking
+from queue_core.verbs.wire import Json
 
 MAX_REMEMBERED = 1000
 """Mailboxes that are declared again; of more, those that were declared last."""

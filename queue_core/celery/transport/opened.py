@@ -9,14 +9,14 @@ from typing import Literal
 
 from queue_core.celery.mailboxes.network import MailboxNetwork
 from queue_core.celery.transport.mailbox_access import OwnMailboxes
+from queue_core.client.local_calls import ETA_SECONDS, LocalQueues
 from queue_core.clock import seconds_between
-from queue_core.local import ETA_SECONDS, LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Broadcaster, MessageBus, Store, Subscription
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask
 from queue_core.telemetry import instrumentation
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall
 
 RECHECK_SECONDS = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from queue_core.http_api.caller import Session
+from queue_core.client.http.caller import Session
 from queue_core.process import forking
 from queue_core.task import NewTask
 from queue_core.verbs import ClientCall, meaning_of

@@ -9,7 +9,6 @@ from typing import BinaryIO, Final, Unpack
 
 import click
 
-from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.cut_output import was_cut
 from queue_core.cli.failure import CommandError, failure_of
@@ -18,6 +17,7 @@ from queue_core.cli.options import DURATION, target_options
 from queue_core.cli.output import ProgressBar, print_info, print_json, progress
 from queue_core.cli.target import TargetOptions, opened_beside
 from queue_core.cli.unserved_tags import warn_of_unserved
+from queue_core.client.queue import Queue
 from queue_core.errors import QueueError, TaskTooLargeError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, MAX_PRIORITY, MAX_TASKS_PER_ADD
 from queue_core.process.wording import counted

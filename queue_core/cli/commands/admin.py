@@ -6,7 +6,6 @@ from typing import Final, Unpack
 
 import click
 
-from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import ANY_ID, SIZE, tag_filter, tag_options, target_options
@@ -20,11 +19,12 @@ from queue_core.cli.output import (
 )
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import SHOWN_STATES, task_record
+from queue_core.client.queue import Queue
+from queue_core.client.search_steps import MatchingChange
 from queue_core.clock import Instant, SystemClock, seconds_between
-from queue_core.criteria import LIVING, Search
 from queue_core.process.wording import counted, shown_ahead, shown_seconds
-from queue_core.search.steps import MatchingChange
 from queue_core.task import ALL_STATES, StoredTask, TagFilter, TaskState
+from queue_core.verbs.criteria import LIVING, Search
 
 STATES: Final[Mapping[str, TaskState]] = {word: state for state, word in SHOWN_STATES.items()}
 REASON_CHARACTERS = 120

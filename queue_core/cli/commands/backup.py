@@ -13,8 +13,8 @@ from queue_core.cli.opened_store import opened_store
 from queue_core.cli.options import target_options
 from queue_core.cli.output import print_info, print_json, progress
 from queue_core.cli.target import Target, TargetOptions, find_target
+from queue_core.client.http.caller import HttpCaller, Retries
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries
 from queue_core.process.wording import counted, shown_bytes
 from queue_core.stores import check_can_back_up
 

@@ -13,11 +13,11 @@ from queue_core.cli import exits
 from queue_core.cli.group import command
 from queue_core.cli.options import DURATION, SIZE, json_option
 from queue_core.cli.output import columns, print_info, print_json, print_table
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import SystemClock
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 
 BATCH: Final = 100

@@ -18,10 +18,10 @@ from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_info, print_json, shown_instant, shown_seconds
 from queue_core.cli.target import Target, TargetOptions, find_target, opened, unknown_queue
 from queue_core.cli.task_story import find_stories, merged_events, story_events
+from queue_core.client.http.caller import HttpCaller, Retries
 from queue_core.clock import Instant, SystemClock
 from queue_core.errors import PermissionDeniedError
-from queue_core.http_api.caller import HttpCaller, Retries
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 FOLLOW_SECONDS: Final = 0.25
 PAGE: Final = 500

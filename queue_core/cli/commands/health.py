@@ -8,9 +8,9 @@ from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import echo, print_json
 from queue_core.cli.target import Target, TargetOptions, find_server
+from queue_core.client.http.caller import HttpCaller, Retries, read
 from queue_core.clock import SystemClock
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries, read
 
 TIMEOUT_SECONDS = 5.0
 NOT_FOUND = 404

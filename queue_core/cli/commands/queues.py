@@ -12,13 +12,13 @@ from queue_core.cli.output import columns, echo, print_info, print_json, print_t
 from queue_core.cli.target import TargetOptions, opened, opened_queue
 from queue_core.config.celery_names import shown_queue
 from queue_core.config.units import format_bytes
-from queue_core.http_api.values import flat_json, queue_json
 from queue_core.limits import MAX_ETA_SECONDS, MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 from queue_core.stats import QueueStats, TagStats
 from queue_core.task import QueueSpec
-from queue_core.validation import FILLED_FROM
 from queue_core.verbs import Storage
+from queue_core.verbs.validation import FILLED_FROM
+from queue_core.verbs.wire import flat_json, queue_json
 
 PAGE = 1000
 

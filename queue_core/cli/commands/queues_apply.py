@@ -6,13 +6,13 @@ from typing import Unpack
 
 import click
 
-from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import TargetOptions, opened
+from queue_core.client.queue import Queues
 from queue_core.config.units import format_bytes
 from queue_core.config.yaml_document import MAX_TEXT_BYTES, DocumentError
 from queue_core.google.queue_files.entries import QueueFileEntries

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Final, Unpack
 
 import click
 
-from queue_core.api import Queues
 from queue_core.cli import exits
 from queue_core.cli.failure import CommandError
 from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import Target, TargetOptions, opened
+from queue_core.client.queue import Queues
 from queue_core.clock import MICROSECONDS, Instant, SystemClock, seconds_between
 from queue_core.errors import UnknownScheduleError
-from queue_core.http_api.values import flat_json
 from queue_core.process.wording import iso_instant, shown_ahead, shown_clock, shown_setting
+from queue_core.verbs.wire import flat_json
 
 if TYPE_CHECKING:
     from queue_core.schedules.report import ScheduleStatus

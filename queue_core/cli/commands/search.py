@@ -5,7 +5,6 @@ from typing import Final, Unpack
 
 import click
 
-from queue_core.api import Queue
 from queue_core.cli import exits
 from queue_core.cli.commands.admin import STATES, print_tasks
 from queue_core.cli.group import command
@@ -13,12 +12,13 @@ from queue_core.cli.options import ANY_ID, DURATION, tag_filter, tag_options, ta
 from queue_core.cli.output import echo, print_info, print_json
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import task_record
+from queue_core.client.queue import Queue
+from queue_core.client.search_steps import MAX_STEPS, MatchingChange
 from queue_core.clock import Instant, SystemClock
 from queue_core.clock import after as moved
-from queue_core.criteria import Action, Search
 from queue_core.process.wording import counted
-from queue_core.search.steps import MAX_STEPS, MatchingChange
 from queue_core.task import ALL_STATES
+from queue_core.verbs.criteria import Action, Search
 
 CHANGED: Final[dict[Action, str]] = {
     "release": "given back",

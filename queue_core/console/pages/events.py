@@ -6,8 +6,8 @@ from typing import Final, cast
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import ConsolePage
 from queue_core.console.task_names import tasks_meant
-from queue_core.http_api.values import Json
 from queue_core.task import CELERY_ID_FORM
+from queue_core.verbs.wire import Json
 
 EVENTS_SHOWN: Final = 200
 EVENTS_READ: Final = 1_000

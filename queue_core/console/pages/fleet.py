@@ -4,16 +4,16 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, cast
 
+from queue_core.client.http.fleet_paths import FLEET, PRESENT_WORKERS
+from queue_core.client.http.recent_deaths import MAX_DEATHS_COUNTED, describe_deaths
 from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.call import PageCall
 from queue_core.console.pages.hosts import console_of
 from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import ready_in, trends_of_pools
 from queue_core.console.sparkline import sparkline
-from queue_core.http_api.fleet_paths import FLEET, PRESENT_WORKERS
-from queue_core.http_api.recent_deaths import MAX_DEATHS_COUNTED, describe_deaths
-from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
+from queue_core.verbs.wire import Json
 
 
 async def overview(call: PageCall) -> Mapping[str, object]:

@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import ConsolePage
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 SUPERVISORS: Final = "/v1/supervisors"
 SILENT_SECONDS: Final = 30.0

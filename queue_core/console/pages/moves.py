@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import ConsolePage
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 NEEDS: Final = "/v1/registrations/{kind}"
 

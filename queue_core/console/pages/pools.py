@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, cast
 
+from queue_core.client.http.folded_decisions import folded
 from queue_core.console.api import ApiProblemError, quoted, refused
 from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.command_examples import curl, towline
 from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.http_api.folded_decisions import folded
-from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
+from queue_core.verbs.wire import Json
 
 DECISIONS_SHOWN: Final = 200
 _SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,9})?")

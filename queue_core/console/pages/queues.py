@@ -24,8 +24,8 @@ from queue_core.console.pages.page import Act, ConsolePage
 from queue_core.console.pages.trends import trends_of_queues
 from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
-from queue_core.http_api.values import Json
 from queue_core.process.wording import counted
+from queue_core.verbs.wire import Json
 
 QUEUES_ON_A_PAGE: Final = 100
 TASKS_ON_A_PAGE: Final = 50

@@ -14,10 +14,10 @@ from queue_core.console.payload import hidden_payload, is_redacted, shown_payloa
 from queue_core.console.served_tags import unserved_sentence
 from queue_core.console.task_names import named_by_celery
 from queue_core.console.timeline import timeline
-from queue_core.http_api.values import Json
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 from queue_core.task import CELERY_ID_FORM
+from queue_core.verbs.wire import Json
 
 _WAITING: Final = frozenset({"ready", "held", "delayed"})
 SHOWN_BYTES: Final = 65_536

@@ -6,7 +6,7 @@ from typing import Final, cast
 from queue_core.console.api import ApiProblemError
 from queue_core.console.call import PageCall
 from queue_core.console.sparkline import Sparkline, sparkline, total_of
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 PATH: Final = "/v1/trends"
 

@@ -9,7 +9,7 @@ from queue_core.console.api import ApiProblemError, quoted
 from queue_core.console.arrivals import MAX_ARRIVALS, Arrivals, arrivals_of, read_arrivals
 from queue_core.console.call import PageCall
 from queue_core.console.pages.page import ConsolePage
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 MAX_CSV_BYTES: Final = 8 << 20
 LEASES_A_CALL: Final = 1_000

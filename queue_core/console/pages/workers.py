@@ -10,8 +10,8 @@ from queue_core.console.command_examples import curl, towline
 from queue_core.console.pages.fleet import present_workers
 from queue_core.console.pages.hosts import console_of
 from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.http_api.values import Json
 from queue_core.process.wording import counted, shown_seconds
+from queue_core.verbs.wire import Json
 
 LINES_SHOWN: Final = 100
 DEATHS_ON_A_PAGE: Final = 50

@@ -14,9 +14,9 @@ from queue_core.google.appengine.fast_adds import MAX_TASKS_PER_ADD, STATUS
 from queue_core.google.appengine.fields import given_name, queue_of, queue_or_none, tag_of
 from queue_core.google.appengine.queues import QueueSettingsCache, pull_queue
 from queue_core.google.appengine.schema import ProtoRecord
-from queue_core.service import Operation
 from queue_core.task import NewTask
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Operation
+from queue_core.unit.unit_of_work import UnitOfWork
 
 MAX_PULL_TASK_BYTES = 1 << 20
 """Bytes of the whole request for one pull task, as App Engine's servers counted."""

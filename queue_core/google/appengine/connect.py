@@ -11,7 +11,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from queue_core.errors import AppImportError, InvalidSettingError
-from queue_core.validation import check_choice
+from queue_core.verbs.validation import check_choice
 
 DEFAULT_URL = "http://127.0.0.1:7878"
 DEFAULT_TICKET = "towline"

@@ -29,10 +29,10 @@ from queue_core.server.fast_path import FastRequest, Reply
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.leases.rates import LeaseCounts, LeaseRate
 from queue_core.server.leases.waiting import WaitingLeases
-from queue_core.service import Operation
 from queue_core.stats import TaskRemoval
 from queue_core.task import ANY
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Operation
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted
 
 T = TypeVar("T")

@@ -19,10 +19,10 @@ from queue_core.google.appengine.fields import (
 from queue_core.google.appengine.queues import no_task, pull_queue
 from queue_core.google.appengine.schema import ProtoRecord
 from queue_core.limits import MAX_TASKS_PER_LEASE, MAX_TOKENS_PER_CALL
-from queue_core.service import Operation
 from queue_core.stats import TaskRemoval
 from queue_core.task import ALL_STATES, ANY, Lease, TagFilter, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Operation
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted, PayloadAllowance, Renewal
 
 ROOM = PayloadAllowance(32 << 20, each_bytes=64)

@@ -14,10 +14,10 @@ from queue_core.google.appengine.fields import is_chosen, possible_name, queue_o
 from queue_core.google.appengine.schema import ProtoRecord
 from queue_core.google.queue_files.plan import ALWAYS_THERE
 from queue_core.server.leases.rates import LeaseCounts
-from queue_core.service import Operation
 from queue_core.stats import QueueStats
 from queue_core.task import ALL_STATES, ANY, QueueSpec, StoredTask, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Operation
+from queue_core.unit.unit_of_work import UnitOfWork
 
 MAX_QUEUES_PER_CALL = 1000
 """Queues of one FetchQueueStats."""

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import PermissionDeniedError
 from queue_core.google.cloudtasks.failures import invalid
-from queue_core.roles import Access
 from queue_core.server.callers.access import check_access, check_queue, check_scope
 from queue_core.server.callers.auth import Principal, check_role
 from queue_core.server.leases.rates import LeaseRate
 from queue_core.task import QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.verbs.roles import Access
 
 Values = dict[str, object]
 """A message: fields by JSON name. Timestamps and durations are microseconds, enums numbers, masks tuples of paths."""

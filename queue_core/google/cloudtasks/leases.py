@@ -19,11 +19,11 @@ from queue_core.google.cloudtasks.tasks import (
     view_of,
 )
 from queue_core.process.wording import counted
-from queue_core.roles import Access
 from queue_core.server.state import ServerState
 from queue_core.task import Lease, StoredTask, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Deletion, PayloadAllowance, Release, Renewal
+from queue_core.verbs.roles import Access
 
 MAX_EXPIRY_ROUNDS = 10_000
 """Tries of one LeaseTasks call while tasks are due to expire; each expires hundreds of them."""

@@ -15,7 +15,7 @@ from queue_core.server.callers.access import ACCESS_OF_VERB, check_scope, is_all
 from queue_core.server.callers.auth import Principal
 from queue_core.server.state import ServerState
 from queue_core.task import QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 
 LOCATION = "local"
 """The only location listed; any other name is accepted, too."""

@@ -27,7 +27,7 @@ from queue_core.server.callers.auth import described
 from queue_core.server.state import ServerState
 from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, QueueSpec
-from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
+from queue_core.unit.unit_of_work import PURGE_CHUNK, UnitOfWork
 
 QUEUE_YAML = "queue.yaml"
 MAX_PAGE_QUEUES = 9800

@@ -19,7 +19,7 @@ from queue_core.server.callers.auth import described
 from queue_core.server.state import ServerState
 from queue_core.stats import TaskRemoval
 from queue_core.task import ALL_STATES, ANY, NewTask, StoredTask, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 
 MAX_RESPONSE_BYTES = 32 << 20
 """Bytes of all tasks in one response. Source: the API's documentation."""

@@ -5,7 +5,7 @@ It requires no OAuth: a client sends credentials when it has some, and does not 
 
 from collections.abc import Mapping, Sequence
 
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 NAME = "taskqueue"
 VERSION = "v1beta2"

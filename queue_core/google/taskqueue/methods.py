@@ -24,16 +24,16 @@ from queue_core.google.taskqueue.task_json import (
     stats_json,
     task_json,
 )
-from queue_core.http_api.values import Json
-from queue_core.roles import Access
 from queue_core.server.callers.access import check_access, check_scope
 from queue_core.server.callers.auth import described
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.state import ServerState
 from queue_core.stats import TaskRemoval
 from queue_core.task import ALL_STATES, ANY, Lease, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import PayloadAllowance, Renewal
+from queue_core.verbs.roles import Access
+from queue_core.verbs.wire import Json
 
 MAX_RESPONSE_BYTES = 1 << 20
 """Bytes of a lease's tasks as JSON. The first task is returned whatever its size."""

@@ -35,7 +35,6 @@ from queue_core.google.taskqueue.responses import (
     not_found,
 )
 from queue_core.google.taskqueue.selection import parse_selection, select
-from queue_core.http_api.values import Json
 from queue_core.limits import check_queue_name
 from queue_core.log import get_logger
 from queue_core.server.base import events
@@ -43,6 +42,7 @@ from queue_core.server.callers.access import VERB_OF_ACCESS
 from queue_core.server.callers.auth import check_role
 from queue_core.server.http.request_body import body_length, read_body
 from queue_core.server.state import ServerState
+from queue_core.verbs.wire import Json
 
 MAX_CALLS = 1000
 """Calls in one batch. Source: Google's client library sends no more."""

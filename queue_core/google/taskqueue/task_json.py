@@ -15,10 +15,10 @@ from pydantic_core import from_json
 from queue_core.clock import NEVER, Instant
 from queue_core.google.taskqueue.responses import TaskqueueError, invalid
 from queue_core.google.taskqueue.selection import Shape
-from queue_core.http_api.values import Json
 from queue_core.server.base.bodies.value_count import SHORT_BODY_BYTES, check_values
 from queue_core.stats import QueueStats
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TaskState
+from queue_core.verbs.wire import Json
 
 TASK_SHAPE: Shape = {
     name: {}

@@ -7,9 +7,9 @@ from dataclasses import dataclass, fields
 from itertools import islice
 
 from queue_core.events import EventLog, Lifecycle, NullLog, QueueEvent
-from queue_core.http_api.values import Json
 from queue_core.process.logs import LifecycleFile
 from queue_core.process.places import Places
+from queue_core.verbs.wire import Json
 
 HEARTBEAT_SECONDS = 15.0
 """Seconds of silence after which a follower's connection is written to, so that a dead one is noticed."""

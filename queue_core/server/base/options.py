@@ -7,8 +7,8 @@ from pathlib import Path
 from queue_core.errors import InvalidSettingError
 from queue_core.events import Lifecycle
 from queue_core.process.loopback import is_loopback
-from queue_core.roles import Role
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Role
 
 DEFAULT_PORT = 7878
 """The TCP port of a server, unless its options name another."""

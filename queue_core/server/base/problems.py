@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails, to_json
 
 from queue_core import errors, limits
+from queue_core.client.http.problem_types import PREFIX, problem_type
 from queue_core.errors import LeaseLostError, QueueError, TaskTooLargeError
-from queue_core.http_api.problem_types import PREFIX, problem_type
 
 MEDIA_TYPE = b"application/problem+json"
 MAX_SHOWN_CHARACTERS = 62

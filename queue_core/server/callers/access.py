@@ -10,14 +10,14 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Final
 
-from queue_core.calls.every_verb import VERBS
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.config.celery_names import namespace_prefix
 from queue_core.errors import PermissionDeniedError, UnknownQueueError
-from queue_core.roles import Access
 from queue_core.server.callers.auth import Principal, check_role
 from queue_core.task import NewTask, QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.every_verb import VERBS
+from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.verbs.roles import Access
 
 VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
     {

@@ -10,12 +10,12 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
-from queue_core.calls.every_verb import VERBS
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
 from queue_core.process.loopback import is_loopback
-from queue_core.roles import ADD, ADMINISTER, INSPECT, OPERATE, READ, WORK, Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.base.problems import Problem, given_twice, refusal
+from queue_core.unit.every_verb import VERBS
+from queue_core.verbs.roles import ADD, ADMINISTER, INSPECT, OPERATE, READ, WORK, Role
 
 Headers = Sequence[tuple[bytes, bytes]]
 

@@ -8,9 +8,9 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queue_core.process.places import Places
-from queue_core.roles import WORK
 from queue_core.server.base.problems import refusal
 from queue_core.server.callers.auth import ANONYMOUS_ADMIN, Principal
+from queue_core.verbs.roles import WORK
 
 _RETRY: Final = ((b"retry-after", b"1"),)
 

@@ -17,9 +17,9 @@ from queue_core.fast_values import value
 from queue_core.log import get_logger
 from queue_core.server.base import events
 from queue_core.server.commit.thread_pool import ThreadPool
-from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import Batch, Operation, QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 T = TypeVar("T")
 

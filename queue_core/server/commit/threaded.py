@@ -22,8 +22,8 @@ from queue_core.server.commit.group_commit import (
     sync,
 )
 from queue_core.server.commit.thread_pool import ThreadPool
-from queue_core.service import Batch, Operation, QueueService
 from queue_core.store import Unit
+from queue_core.unit.service import Batch, Operation, QueueService
 
 T = TypeVar("T")
 

@@ -14,13 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from queue_core.calls.registration_verbs import registrations
+from queue_core.client.http.caller import HttpCaller, Retries
+from queue_core.client.http.fleet_paths import ORDERS, READS, SUPERVISORS
+from queue_core.client.http.transport import HttpResponse
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import HttpCaller, Retries
-from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
-from queue_core.http_api.transport import HttpResponse
-from queue_core.registration import Registration
-from queue_core.registrations.supervisors import (
+from queue_core.server.base.problems import MEDIA_TYPE, Problem, refusal
+from queue_core.server.console.proxy import token_elsewhere
+from queue_core.server.extensions import response_of
+from queue_core.server.fast_path import Reply, reply_of
+from queue_core.server.state import ServerState
+from queue_core.unit.registration_verbs import registrations
+from queue_core.unit.supervisors import (
     KIND,
     RegisteredSupervisor,
     is_alive_here,
@@ -29,12 +33,8 @@ from queue_core.registrations.supervisors import (
     supervisor_in,
     supervisor_json,
 )
-from queue_core.server.base.problems import MEDIA_TYPE, Problem, refusal
-from queue_core.server.console.proxy import token_elsewhere
-from queue_core.server.extensions import response_of
-from queue_core.server.fast_path import Reply, reply_of
-from queue_core.server.state import ServerState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.verbs.registration import Registration
 
 CALL_SECONDS: Final = 3.0
 """Timeout of one call to the supervisor: a person waits."""

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from ipaddress import ip_address, ip_network
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ProxyLogin
 from queue_core.server.callers.auth import Authorizer, Headers, Principal
+from queue_core.verbs.roles import Role
 
 MAX_NAME_CHARACTERS = 320
 _UNIX = "unix"

@@ -16,7 +16,7 @@ from queue_core.server.http.in_flight import BytesInFlight
 HEAD_SECONDS: Final = 10
 """Seconds for a request's head: from its first byte (of a new connection: from its start) to the last."""
 IDLE_SECONDS: Final = 75
-"""Seconds between an answer and the next request; our clients close a connection earlier (`http_api/transport.py`)."""
+"""Seconds between an answer and the next request; our clients close theirs earlier (`client/http/transport.py`)."""
 BODY_WINDOW_SECONDS: Final = 10
 """Seconds over which the rate of a body is measured."""
 MIN_BODY_RATE: Final = 1 << 10

@@ -21,10 +21,10 @@ from queue_core.server.callers.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.late_leases import renew_late
 from queue_core.server.leases.waiters import CallerActivity, Presence
-from queue_core.service import MAX_LATE_GRANTS, Operation, QueueService
 from queue_core.store import Unit, unit_of_lease
 from queue_core.task import Lease, TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import MAX_LATE_GRANTS, Operation, QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, Granted, PayloadAllowance, Release, handed_over
 
 OVERTIME_SECONDS = 1.0

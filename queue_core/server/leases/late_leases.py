@@ -9,7 +9,7 @@ from dataclasses import replace
 from queue_core.errors import InvalidLeaseTimeError
 from queue_core.stores.idempotency import current_leases
 from queue_core.task import Lease
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Renewal
 
 

@@ -15,10 +15,10 @@ from threading import Lock
 from queue_core.clock import MICROSECONDS, Instant
 from queue_core.errors import StoreError
 from queue_core.server.commit.thread_pool import ThreadPool
-from queue_core.service import QueueService
 from queue_core.stats import QueueStats
 from queue_core.task import ANY
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 MINUTE = 60 * MICROSECONDS
 HOUR = 60 * MINUTE

@@ -15,7 +15,7 @@ from queue_core.server.leases.call import LeaseCall
 from queue_core.server.leases.timers import RECHECK_SECONDS
 from queue_core.server.leases.waiters import Waiters, Watchers
 from queue_core.task import TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """Seconds before a queue is checked again: many notifications lead to one check."""

@@ -16,9 +16,9 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, StoreError, StoreUnavailableError
 from queue_core.fast_values import value
 from queue_core.server.callers.auth import Principal
-from queue_core.service import QueueService
 from queue_core.task import parse_token
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 SESSION: Final = ":lease-secret"
 """The session whose answer is the store's secret, as schedules are kept (ADR 38); no client's session has a colon."""

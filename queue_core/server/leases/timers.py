@@ -13,7 +13,7 @@ from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError
 from queue_core.server.commit.group_commit import Committer
 from queue_core.task import ANY
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 
 PAUSE_SECONDS = 0.002
 """Seconds from a commit to reading the next eta: bounds what a busy server spends on one idle waiter."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Generic, Protocol, TypeVar
 
-from queue_core.registrations.served_tags import ServedTags, is_recent, merged_tags, tags_served_by
 from queue_core.stats import WorkerActivity
 from queue_core.task import TagFilter
+from queue_core.verbs.served_tags import ServedTags, is_recent, merged_tags, tags_served_by
 
 MAX_CALLERS_REMEMBERED = 20_000
 """Callers whose activity is remembered; the one that was silent for longest is forgotten first."""

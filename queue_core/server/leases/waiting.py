@@ -6,16 +6,16 @@ They cost nothing while they wait, and the most recently active worker is served
 from collections.abc import Iterable, Iterator, Sequence
 
 from queue_core.errors import QueueError
-from queue_core.outbox import WakeUp
 from queue_core.server.commit.group_commit import Committer
 from queue_core.server.leases.call import CallContext, LeaseAnswer, LeaseCall
 from queue_core.server.leases.notifications import NotificationListener, NotificationSender
 from queue_core.server.leases.ready_checks import ReadyChecks
 from queue_core.server.leases.timers import DueTimer
 from queue_core.server.leases.waiters import Waiters, Watcher, Watchers, taking
-from queue_core.service import QueueService
 from queue_core.task import Lease
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.outbox import WakeUp
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 
 MAX_FOLLOWERS = 8
 """Waiting calls that lease in the transaction that made tasks leasable, at most, as its callers wait for their

@@ -8,7 +8,7 @@ from queue_core.log import get_logger
 from queue_core.process.wording import clock_step_words
 from queue_core.server.base import events
 from queue_core.server.commit.group_commit import Committer
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 
 LOOK_SECONDS = 1.0
 """Seconds between two looks."""

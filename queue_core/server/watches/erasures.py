@@ -13,8 +13,8 @@ from queue_core.errors import StoreError, StoreUnavailableError
 from queue_core.log import get_logger
 from queue_core.server.base import events
 from queue_core.server.base.options import ServeOptions
-from queue_core.service import QueueService
 from queue_core.store import Erasable
+from queue_core.unit.service import QueueService
 
 CHECK_SECONDS: Final = 2.0
 """Seconds between two checks."""

@@ -6,7 +6,6 @@ from operator import attrgetter
 
 from queue_core import semantics
 from queue_core.admission import has_room_for_one, lane_change, lane_opens_at, queue_room
-from queue_core.changes import READY_OR_HELD, HeldTasks, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import NEVER, Instant, after
 from queue_core.semantics import LeaseEnd
 from queue_core.stats import (
@@ -21,6 +20,7 @@ from queue_core.stats import (
 )
 from queue_core.task import ANY, UNTAGGED, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, parse_token
 from queue_core.verbs import Added, HeldName, Page
+from queue_core.verbs.change_verbs import READY_OR_HELD, HeldTasks, LeasedBy, Named, Outcome, Removed, Selector
 
 KEPT_SAMPLES = 10_000
 """Finished leases kept of each queue, at least; more where its history is longer."""

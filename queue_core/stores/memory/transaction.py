@@ -5,7 +5,6 @@ from dataclasses import replace
 from typing import Literal
 
 from queue_core import semantics
-from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant, after, seconds_between
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
 from queue_core.stats import (
@@ -20,7 +19,6 @@ from queue_core.stats import (
 from queue_core.store import Kept
 from queue_core.stores.memory.memory_queue import MemoryQueue
 from queue_core.task import Lease, NewTask, QueueSpec, StoredTask, TagFilter, TaskState, lease_of, parse_token
-from queue_core.validation import check_lease_time, check_not_moved, check_renewed_time
 from queue_core.verbs import (
     Added,
     Busy,
@@ -38,6 +36,8 @@ from queue_core.verbs import (
     Storage,
     too_old,
 )
+from queue_core.verbs.change_verbs import ChangeVerbs, HeldTasks, Outcome, Selector
+from queue_core.verbs.validation import check_lease_time, check_not_moved, check_renewed_time
 
 MAX_SESSIONS = 20_000
 """Client sessions whose last answer is kept."""

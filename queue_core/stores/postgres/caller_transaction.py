@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import Literal
 
 from queue_core.attempts.attempt import WORKER_DIED, Failure
-from queue_core.changes import READY_OR_HELD, Changed, Selector, Transition
 from queue_core.clock import NEVER, Instant
 from queue_core.stats import FinishedLease
 from queue_core.stores.postgres.client import binary as pack
@@ -13,6 +12,7 @@ from queue_core.stores.postgres.client.statements import Statement
 from queue_core.stores.postgres.transaction import PostgresTransaction
 from queue_core.task import NewTask, StoredTask
 from queue_core.verbs import Added, Deleted, Deletion, Granted, LeaseRequest, Release
+from queue_core.verbs.change_verbs import READY_OR_HELD, Changed, Selector, Transition
 
 _NOTIFY = Statement(
     "towline_notify_on_commit",

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from queue_core.attempts.attempt import attempts_text
-from queue_core.changes import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.semantics import LeaseEnd
 from queue_core.stores.postgres import queues
@@ -14,7 +13,8 @@ from queue_core.stores.postgres.reads import tag_values
 from queue_core.stores.postgres.results import TASK_COLUMNS, task_of
 from queue_core.stores.postgres.session import PostgresSession
 from queue_core.task import StoredTask, TaskState
-from queue_core.validation import check_not_moved
+from queue_core.verbs.change_verbs import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
+from queue_core.verbs.validation import check_not_moved
 
 _NAME = 3
 _FROM_HELD = "FROM towline.hold_tasks($1, $2, $3, $4, $5, $6, $7, $8) AS t"

@@ -18,7 +18,6 @@ from queue_core.stores.postgres.commit_markers import MARKER_PACKS, VerbAnswerLo
 from queue_core.stores.postgres.session import PostgresSession, refuse
 from queue_core.stores.rare_text import set_rare_text
 from queue_core.task import Lease, TagFilter, parse_token
-from queue_core.validation import check_lease_time
 from queue_core.verbs import (
     Deleted,
     Deletion,
@@ -30,6 +29,7 @@ from queue_core.verbs import (
     Renewed,
     handed_over,
 )
+from queue_core.verbs.validation import check_lease_time
 
 _EXCHANGE = Statement(
     "towline_exchange",

@@ -18,8 +18,8 @@ from queue_core.stores.postgres.commit_markers import (
     read_committed,
 )
 from queue_core.task import QueueSpec
-from queue_core.validation import check_lease_time, check_not_moved
 from queue_core.verbs import ClientCall, too_old
+from queue_core.verbs.validation import check_lease_time, check_not_moved
 
 UNKNOWN, MOVED, RETIRED, TOO_LONG = 1, 2, 3, 4
 

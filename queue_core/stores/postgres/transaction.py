@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Literal, TypeVar
 
-from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
     FinishedLease,
@@ -36,6 +35,7 @@ from queue_core.verbs import (
     Renewed,
     Storage,
 )
+from queue_core.verbs.change_verbs import ChangeVerbs, HeldTasks, Outcome, Selector
 
 T = TypeVar("T")
 

@@ -21,8 +21,8 @@ from queue_core.stores.redis.client.connection import Answer, Cell
 from queue_core.stores.redis.keys import QUEUES, key_of, queue_of
 from queue_core.stores.redis.signals import RedisSignals
 from queue_core.task import QueueSpec
-from queue_core.validation import check_lease_time, check_not_moved
 from queue_core.verbs import ClientCall, key_reused, too_old
+from queue_core.verbs.validation import check_lease_time, check_not_moved
 
 VERSION = 6
 """The version of the layout. Raise it when keys or records change so that an older program would misread them.

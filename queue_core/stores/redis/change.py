@@ -12,7 +12,6 @@ from struct import Struct, pack
 from typing import Literal
 
 from queue_core.attempts.attempt import attempts_text
-from queue_core.changes import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import NEVER, Instant
 from queue_core.stores.redis import admin
 from queue_core.stores.redis.binary import (
@@ -30,6 +29,7 @@ from queue_core.stores.redis.binary import (
 from queue_core.stores.redis.calls import DATA, Calls
 from queue_core.stores.redis.client.connection import Cell
 from queue_core.task import QueueSpec, StoredTask, TaskState
+from queue_core.verbs.change_verbs import Depth, HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 
 _SIZES = Struct(">IIQ")
 _LENGTH = Struct(">I")

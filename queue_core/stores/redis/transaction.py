@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from queue_core.changes import ChangeVerbs, HeldTasks, Outcome, Selector
 from queue_core.clock import Instant
 from queue_core.stats import (
     FinishedLease,
@@ -37,6 +36,7 @@ from queue_core.verbs import (
     Storage,
     too_old,
 )
+from queue_core.verbs.change_verbs import ChangeVerbs, HeldTasks, Outcome, Selector
 
 
 class RedisTransaction(ChangeVerbs[bytes]):

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 
-from queue_core.changes import HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.fast_values import replaced
 from queue_core.semantics import LeaseEnd
@@ -29,6 +28,7 @@ from queue_core.stores.sqlite.rows import (
 from queue_core.stores.sqlite.selection import in_state, row_after_expiry, row_of_name
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import StoredTask, TaskState
+from queue_core.verbs.change_verbs import HeldTasks, InStates, LeasedBy, Named, Outcome, Removed, Selector
 
 _LIVE_LEASES = (
     f"SELECT {COLUMNS} FROM tasks INDEXED BY tasks_leased WHERE queue = ? AND state = 2 AND eta > ?"  # noqa: S608

@@ -32,8 +32,8 @@ from queue_core.stores.sqlite.rows import (
 )
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession
 from queue_core.task import Lease, StoredTask, TaskState, celery_id_of, parse_token
-from queue_core.validation import check_lease_time, check_renewed_time
 from queue_core.verbs import Deleted, Deletion, Granted, LeaseRequest, Release, Renewal, Renewed, handed_over
+from queue_core.verbs.validation import check_lease_time, check_renewed_time
 
 _LEASED = int(TaskState.LEASED)
 

@@ -31,8 +31,8 @@ from queue_core.stores.sqlite.rows import (
 from queue_core.stores.sqlite.session import QueueRow, SqliteSession, untagged_id
 from queue_core.stores.sqlite.workers import has_leased_before, remember_worker
 from queue_core.task import Lease, TagFilter, lease_of
-from queue_core.validation import check_lease_time
 from queue_core.verbs import Granted, LeaseRequest, PayloadAllowance
+from queue_core.verbs.validation import check_lease_time
 
 _COLUMNS = "eta, id, tag, added_at, leases, leased_at, name, spent, payload, headers, checkpoint"
 

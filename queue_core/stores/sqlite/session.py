@@ -22,7 +22,7 @@ from queue_core.stores.extra_settings import extra_settings_text, parse_extra_se
 from queue_core.stores.sqlite.counters import CounterChanges, Sample, sample_of, write_samples
 from queue_core.stores.sqlite.driver import Cursor, Driver, SqliteConnection
 from queue_core.task import QueueSpec, TagFilter, TaskState
-from queue_core.validation import check_not_moved
+from queue_core.verbs.validation import check_not_moved
 
 MAX_CACHED_TAGS = 50_000
 MAX_CACHED_WORKERS = 10_000

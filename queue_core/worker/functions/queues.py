@@ -11,7 +11,7 @@ from queue_core.process.forking import renew_after_forks
 from queue_core.task import QueueSpec
 
 if TYPE_CHECKING:
-    from queue_core.api import Queue, Queues
+    from queue_core.client.queue import Queue, Queues
     from queue_core.worker.context import Task
 
 
@@ -85,13 +85,13 @@ class AppQueues:
         queues = self._bound or self._opened_place()
         if not joins_transaction:
             return queues
-        from queue_core.local import LocalQueues
+        from queue_core.client.local_calls import LocalQueues
 
         return queues if isinstance(queues, LocalQueues) else self._opened_store() or queues
 
     def _opened_place(self) -> "Queues":
         if self._opened is None:
-            from queue_core.connect import open_queues
+            from queue_core.client.connect import open_queues
             from queue_core.worker.functions.target import find_app_target
 
             target = find_app_target(self._place)
@@ -102,7 +102,7 @@ class AppQueues:
     def _opened_store(self) -> "Queues | None":
         """Return the store of a settings file whose server the app uses; None: there is no other way to the tasks."""
         if self._direct is None:
-            from queue_core.connect import open_queues
+            from queue_core.client.connect import open_queues
             from queue_core.worker.functions.target import store_target
 
             target = store_target(self._place)

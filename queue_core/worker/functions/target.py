@@ -57,7 +57,7 @@ def find_app_target(place: str | Path | None) -> AppTarget:
     if store := os.environ.get("TOWLINE_STORE"):
         return AppTarget(store, durability=_durability())
     path = place or (Path(DEFAULT_FILE).absolute() if Path(DEFAULT_FILE).is_file() else None)
-    from queue_core.http_api.probe import is_listening, is_of_another_store
+    from queue_core.client.http.probe import is_listening, is_of_another_store
 
     if path is None:
         if is_listening(DEFAULT_URL):

@@ -12,9 +12,9 @@ from typing import Final
 
 from queue_core.attempts.failures import is_library
 from queue_core.attempts.redaction import redacted_traceback
-from queue_core.connect import SERVER_SCHEMES
+from queue_core.client.connect import SERVER_SCHEMES
 from queue_core.errors import QueueError
-from queue_core.registrations.served_tags import ServedTags, tags_served_by
+from queue_core.verbs.served_tags import ServedTags, tags_served_by
 from queue_core.worker.app import App, load_app
 from queue_core.worker.settings import WorkerSettings
 from queue_core.worker.template.imported_files import FileVersion, imported_files, version_of

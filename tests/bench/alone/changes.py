@@ -37,8 +37,8 @@ try:
 except ImportError:  # commits before it was a module
     from queue_core.store import LeaseRequest, Release
 try:
-    from queue_core.calls.queue_verbs import Redrive, Retag
-    from queue_core.changes import InStates
+    from queue_core.unit.queue_verbs import Redrive, Retag
+    from queue_core.verbs.change_verbs import InStates
     from queue_core.task import TaskState
 except ImportError:  # commits in which these were verbs of a store
     Retag = None

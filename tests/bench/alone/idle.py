@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from contextlib import closing
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from tests.bench.alone.served import (
     cpu_share,
     proportional_bytes,

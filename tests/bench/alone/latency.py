@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from tests.bench.alone.served import serving
 from tests.bench.alone.wake_up import wake_up_seconds
 from tests.bench.places import Engine, new_place

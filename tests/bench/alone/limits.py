@@ -20,11 +20,11 @@ from statistics import median
 from typing import Final
 
 from queue_core.admission import NO_TAG_LIMITS, Rate, TagLimits
-from queue_core.api import Queue
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 
 FILL_BATCH: Final = 1_000

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import closing
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from queue_core.task import NewTask
 from tests.bench.alone.served import ServedTowline, serving, working
 from tests.bench.driver import BATCH

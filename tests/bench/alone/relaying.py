@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.task import NewTask
 from tests.bench.alone.served import ROOT, TOWLINE
 from tests.bench.measure import MeasurementFailedError

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 
-from queue_core.api import Queue
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.queue import Queue
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from tests.bench.alone.served import resident_bytes, serving
 from tests.bench.places import BenchStore, Engine, new_place, opened

@@ -37,8 +37,8 @@ from orchestrator.runtime import SpawnRequest
 from orchestrator.runtimes.process import UPKEEP_SECONDS, ProcessRuntime
 from orchestrator.runtimes.procfs import signal_exactly, worker_processes
 from orchestrator.settings_file import state_of
-from queue_core.api import Queues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queues
 from queue_core.task import NewTask, QueueSpec
 from tests.bench.alone.served import serving
 from tests.bench.measure import MeasurementFailedError

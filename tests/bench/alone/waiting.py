@@ -4,7 +4,7 @@ import resource
 import time
 from collections.abc import Mapping
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from tests.bench.alone.served import cpu_share, serving
 from tests.bench.alone.wake_up import WAIT_SECONDS, wake_up_seconds
 from tests.bench.load import held_open, lease_request

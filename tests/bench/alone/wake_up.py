@@ -6,7 +6,7 @@ import time
 from contextlib import closing
 from multiprocessing.connection import Connection
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from queue_core.verbs import Deletion
 from tests.bench.measure import LATENCY_EVERY_SECONDS, LATENCY_SAMPLES, WARM_UP_TASKS, MeasurementFailedError
 from tests.bench.record import QUEUE, STAMP_DIGITS, stamped_payload

@@ -8,7 +8,7 @@ from multiprocessing.sharedctypes import Synchronized
 from multiprocessing.synchronize import Event
 from typing import Final
 
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 from queue_core.task import NewTask
 from tests.bench.console.site import DRAINED
 

@@ -26,8 +26,8 @@ from orchestrator.state.journal import Journal
 from orchestrator.supervisor.pool import Pool
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import Heartbeat, view_of
-from queue_core.api import Queue
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores import open_store

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from queue_core.task import NewTask
 from tests.bench.alone.served import TOWLINE, serving, work_command
 from tests.bench.driver import WORKERS, Loads, Producer

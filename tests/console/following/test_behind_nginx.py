@@ -12,8 +12,8 @@ from urllib.parse import urljoin, urlsplit
 import pytest
 
 from queue_core.console.sessions import SECURE_COOKIE
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.console.following.readers import OWN_FORM, StreamReader, form
 from tests.support.nginx import NAME, PREFIX, PrivateNginx, a_proxy
 from tests.support.servers import QUEUE, RunningServer, a_server

@@ -9,8 +9,8 @@ from queue_core.console.call import PageCall, Viewer
 from queue_core.console.pages.events import EVENTS_READ, EVENTS_SHOWN, events
 from queue_core.console.shared import PageMemory
 from queue_core.events import QueueEvent
-from queue_core.http_api.values import Json
 from queue_core.server.base.event_stream import EventRing, event_json
+from queue_core.verbs.wire import Json
 from tests.support.servers import QUEUE
 
 

@@ -20,7 +20,7 @@ from queue_core.console.live import (
     interval_seconds,
 )
 from queue_core.console.shared import FRESH_SECONDS, LONGEST_SECONDS, PageMemory, SharedApi, fresh_seconds
-from queue_core.http_api.values import Json
+from queue_core.verbs.wire import Json
 
 FOREVER = float("inf")
 

@@ -9,10 +9,10 @@ import pytest
 from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.console.live import MAX_VIEWERS
 from queue_core.console.sessions import PLAIN_COOKIE, SESSION_SECONDS, session_cookie
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.verbs.roles import Role
 from tests.console.following.readers import follow
 from tests.console.visits import Visitor
 from tests.support.eventually import eventually

@@ -13,8 +13,8 @@ from urllib.request import Request, urlopen
 import docker
 import pytest
 
-from queue_core.api import Queue
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.queue import Queue
 from tests.support.commands import ROOT
 from tests.support.docker.engine import EngineUnavailableError, PrivateDockerEngine, docker_engine
 from tests.support.eventually import eventually

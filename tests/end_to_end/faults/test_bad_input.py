@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 from queue_core.stats import QueueStats
 from queue_core.task import NewTask
 from queue_core.verbs import Page

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.api import Queues
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queues
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask
+from queue_core.unit.service import QueueService
 from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate, a_tcp_proxy
 from tests.support.servers import a_server
 from tests.support.stores.engines import EngineUnavailableError

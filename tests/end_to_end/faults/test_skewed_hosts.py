@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
+from queue_core.client.connect import open_queues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import SystemClock, seconds_between
-from queue_core.connect import open_queues
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import Lease, NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.skewed_host import SkewedHost, a_skewed_host

@@ -7,13 +7,13 @@ from random import Random
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import MICROSECONDS, Instant, microseconds_since_boot
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.postgres.store import PostgresStore
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.remote_clock import STALE_SECONDS, ClockRecord, RemoteClock
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.stepped_chaos import SteppedChaos
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import SharedEngines

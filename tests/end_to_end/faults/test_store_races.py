@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
 from tests.support.stores.engines import EngineUnavailableError
 from tests.support.stores.shared_engines import SharedEngines
 

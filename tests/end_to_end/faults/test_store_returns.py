@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import Queues
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queues
 from queue_core.clock import SystemClock
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.commands import program_environment
 from tests.support.eventually import eventually
 from tests.support.servers import a_server

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.soak.figures import zombies_of
 from tests.support.commands import program_environment

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.task import NewTask
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually

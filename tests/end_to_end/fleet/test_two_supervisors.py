@@ -19,8 +19,8 @@ from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.leader import HEAD_START_SECONDS, LEAD_SECONDS, RENEWALS
-from queue_core.api import Queue
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import ROOT, program_environment
 from tests.support.cutting_proxy import CuttingTcpProxy, TcpFate

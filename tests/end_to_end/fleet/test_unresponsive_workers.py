@@ -15,9 +15,9 @@ from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.fleet.external import WAITS_SECONDS
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queue
-from queue_core.client import HttpQueues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import ROOT, program_environment, run_program
 from tests.support.eventually import eventually

@@ -14,7 +14,7 @@ import pytest
 
 from orchestrator.state.directory import StateDir
 from queue_core.attempts.failures import host_name
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import StoredTask
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.task import QueueSpec
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from googleapiclient.errors import HttpError
 
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.taskqueue_client import HERE, a_client, insert, lease, names, put, refused
 from tests.support.servers import QUEUE, RunningServer, a_server
 from tests.support.stores.stores import STORES, opened

@@ -8,9 +8,9 @@ import pytest
 from google.auth.exceptions import RefreshError
 from googleapiclient.errors import HttpError
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Role
 from tests.support.google.taskqueue_client import HERE, a_client, insert, lease, names, payload, put, refused
 from tests.support.servers import QUEUE, RunningServer, a_server
 from tests.support.stores.stores import opened

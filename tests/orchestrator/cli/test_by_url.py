@@ -14,7 +14,7 @@ from typing import Final, cast
 import pytest
 
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask
 from tests.support.commands import CommandResult, Commands, program_environment
 from tests.support.eventually import eventually

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.cli import command
 from orchestrator.cli.commands.init import PROGRAM
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.cli.commands.init import PROGRAM, SETTINGS, plan_of, works_on_example
 from orchestrator.cli.project_file import load_project
 from queue_core.cli.serving import lifecycle_log
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

@@ -14,10 +14,10 @@ from orchestrator.cli.store_leader import leader_at
 from orchestrator.cli.supervisor_hosts import url_on
 from queue_core.cli.failure import CommandError
 from queue_core.cli.target import Target
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.process.process_start import process_start
-from queue_core.registrations.supervisors import KIND
 from queue_core.server.console import fleet_gateway
+from queue_core.unit.supervisors import KIND
 from tests.support.servers import a_server
 
 URL = "http://127.0.0.1:9"

@@ -16,7 +16,7 @@ from orchestrator.runtimes.worker_output import OutputPosition
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.output import FleetOutput, OutputBatch, OutputFollower, WorkerLine
 from queue_core.cli import exits
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.commands import Commands
 

@@ -3,8 +3,8 @@
 import pytest
 
 from orchestrator.cli.commands.up import _with_own_tokens
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 
 
 @pytest.mark.parametrize("role", [Role.WORKER, Role.ADMIN])

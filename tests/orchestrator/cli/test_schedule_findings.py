@@ -6,11 +6,11 @@ import pytest
 
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.schedule_findings import schedule_findings
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import ManualClock, SystemClock, after
-from queue_core.local import LocalQueues
 from queue_core.schedules.schedule import Schedule
-from queue_core.service import QueueService
 from queue_core.stores import open_store
+from queue_core.unit.service import QueueService
 
 SETTINGS = """\
 store: sqlite:///queue.db

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.client.http.caller import HttpCaller, Retries
+from queue_core.client.http.transport import ResponseLostError, Transport, parse_address
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.http_api.caller import HttpCaller, Retries
-from queue_core.http_api.transport import ResponseLostError, Transport, parse_address
 from queue_core.server.base.options import options_of
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

@@ -5,11 +5,11 @@ from typing import cast
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import SteadyClock
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.commands import Commands
 from tests.support.stepped_host import SteppedHost
 

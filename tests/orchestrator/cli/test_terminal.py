@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.process.terminal import clean, clean_json, clean_lines
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread

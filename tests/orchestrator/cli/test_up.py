@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.cli.commands.up import workers_token
 from orchestrator.settings_file import parse
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 

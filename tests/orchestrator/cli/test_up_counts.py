@@ -9,9 +9,9 @@ from orchestrator.base import events
 from orchestrator.cli.fleet_events import fleet_lines
 from orchestrator.cli.up.view import UpView
 from orchestrator.settings_file import parse
-from queue_core.api import Queue
 from queue_core.cli.worker_events import EventReader
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask, QueueSpec, TagFilter
 
 SETTINGS = """\

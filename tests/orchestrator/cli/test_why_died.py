@@ -7,7 +7,7 @@ import pytest
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.fleet.exits import TRACEBACK_OF
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import Commands
 

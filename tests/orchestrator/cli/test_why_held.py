@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from orchestrator.state.directory import StateDir
-from queue_core import local
-from queue_core.connect import open_queue
+from queue_core.client import local_calls
+from queue_core.client.connect import open_queue
 from queue_core.stores.postgres import held_snapshot as holders
 from queue_core.task import NewTask
 from tests.support.commands import Commands
@@ -64,7 +64,7 @@ def test_the_holder_is_named_with_what_ends_it(
 ) -> None:
     with a_held_snapshot(url) as pid:
         assert sentences(towline, subject) == []  # not for a minute yet
-        monkeypatch.setattr(local, "HELD_SECONDS", 0.0)
+        monkeypatch.setattr(local_calls, "HELD_SECONDS", 0.0)
         (sentence,) = sentences(towline, subject)
         assert f"idle in transaction pid {pid} of analyst as towline from 127.0.0.1" in sentence
         assert f"SELECT pg_terminate_backend({pid})" in sentence

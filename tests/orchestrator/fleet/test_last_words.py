@@ -78,7 +78,7 @@ def test_each_call_that_it_could_not_end_is_told_once_and_by_its_kind() -> None:
 
 IN_A_HANDLER = [
     "Thread 0x00007f01 (most recent call first):",
-    '  File "/srv/queue_core/http_api/transport.py", line 134 in request',
+    '  File "/srv/queue_core/client/http/transport.py", line 134 in request',
     '  File "/srv/queue_core/worker/renewals.py", line 150 in _renew',
     "Current thread 0x00007f02 (most recent call first):",
     '  File "/usr/lib/python3.11/re/__init__.py", line 166 in match',

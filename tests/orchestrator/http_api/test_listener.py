@@ -25,12 +25,12 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.scaling.decision import GuardName
 from orchestrator.supervisor.view import LIVE_SECONDS, FleetView, Heartbeat, Phase, view_of
 from queue_core.errors import InvalidSettingError
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.base.problems import Problem
 from queue_core.server.metrics import exposition
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.verbs.roles import Role
 from tests.support.commands import Commands
 from tests.support.fleet.fleet_builders import NOW, a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view

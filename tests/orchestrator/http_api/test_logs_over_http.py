@@ -15,9 +15,9 @@ from orchestrator.http_api.logs import OutputQuery, shown_output
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
 from queue_core.cli import exits
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.base.problems import Problem
+from queue_core.verbs.roles import Role
 from tests.support.commands import Commands
 from tests.support.fleet.fleet_views import a_heartbeat
 

@@ -15,8 +15,8 @@ from orchestrator.config.overrides import NO_OVERRIDES
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.roles import Role
 from queue_core.server.base.options import ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 from tests.support.fleet.order_desk import SECRETS, OrderDesk

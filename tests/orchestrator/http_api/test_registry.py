@@ -16,13 +16,13 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry, address_of, all_listed
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Phase
+from queue_core.client.connect import open_queues
 from queue_core.clock import Instant
-from queue_core.connect import open_queues
-from queue_core.registration import Registration
-from queue_core.registrations.supervisors import KIND, LASTING_SECONDS
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.unit.supervisors import KIND, LASTING_SECONDS
+from queue_core.verbs.registration import Registration
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_views import a_heartbeat, a_view
 

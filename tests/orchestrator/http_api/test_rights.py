@@ -7,12 +7,12 @@ import pytest
 from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.rights import FleetRights
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import PermissionDeniedError, StoreUnavailableError
-from queue_core.roles import Role
 from queue_core.server.callers.auth import Principal
-from queue_core.server.endpoint import Endpoint
+from queue_core.server.v1.endpoint import Endpoint
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 from tests.support.servers import a_server

@@ -14,12 +14,12 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
-from queue_core.roles import Role
+from queue_core.client.connect import open_queues
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_views import a_heartbeat
 
 Json = dict[str, object]

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from orchestrator.base import events
 from orchestrator.config.worker_requests import NO_WORKER_REQUESTS
-from queue_core.roles import Role
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_builders import a_worker
 from tests.support.fleet.order_desk import SECRETS, OrderDesk
 

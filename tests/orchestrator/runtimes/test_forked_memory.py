@@ -18,7 +18,7 @@ from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
 from orchestrator.runtimes.process import UPKEEP_SECONDS, ProcessRuntime
 from orchestrator.runtimes.worker_logs import MAX_DEAD_LOGS
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import QueueSpec
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool

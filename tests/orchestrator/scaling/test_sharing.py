@@ -13,12 +13,12 @@ from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.replay import recorded, replayed
 from orchestrator.scaling.sharing import MAX_SHARERS, SharingPool, helper, sharers
 from orchestrator.sources.pull_queue import QueueSource, tags_of
-from queue_core.api import Queue
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.clock import ManualClock
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import Lease, NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.fleet.fleet_builders import NOW, a_fleet_of, a_lease, a_pool, a_sample, learn_and_decide
 from tests.support.fleet.reconciler_stage import ReconcilerStage
 

@@ -17,12 +17,12 @@ from orchestrator.fleet.quarantine import (
 from orchestrator.sources.held_tasks import apply_verdicts, failure_of_death, give_back, held_by, recall
 from queue_core.attempts.attempt import Failure
 from queue_core.attempts.failures import host_name
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
 from queue_core.errors import WorkerRetiredError
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec, TaskState
+from queue_core.unit.service import QueueService
 
 NOTICE = DeathNotice("SIGSEGV", "ended by SIGSEGV; see `towline why-died w1`", is_on_this_host=True)
 

@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.fleet.figures import FleetFigures, RunningTask, figures_of
 from orchestrator.sources.live_fleet import Json, observed_now, refreshed
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.servers import a_server
 

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from orchestrator.base.samples import LeaseSample, PresentWorker, QueueSample, RunningLease, Waiting
 from orchestrator.sources.merged_samples import MAX_POSITIONS, merged, positions
 from orchestrator.sources.pull_queue import QueueSource
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import ManualClock
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.fleet.fleet_builders import NOW, a_pool, a_sample
 
 AGES = st.lists(st.integers(-100, 100).map(float), max_size=30).map(lambda ages: sorted(ages, reverse=True))

@@ -21,14 +21,14 @@ from orchestrator.sources.pull_queue import (
     ServersPresence,
 )
 from queue_core.admission import Rate, TagLimits
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
 from queue_core.errors import QueueError, StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stats import WorkerActivity
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, Lease, NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Observation, ObservationQuery
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import NOW, a_pool

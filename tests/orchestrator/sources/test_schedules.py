@@ -10,14 +10,14 @@ from orchestrator.base.clock import Monotonic
 from orchestrator.base.samples import Waiting, with_ticks
 from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.sources.schedules import IDLE_SECONDS, LOOK_SECONDS, RETRY_SECONDS, ScheduleTicks, missed_sentence
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import START, Instant, ManualClock, after
-from queue_core.local import LocalQueues
 from queue_core.schedules.book import schedule_json
 from queue_core.schedules.report import MissedTicks
 from queue_core.schedules.schedule import MAX_COUNTED, Schedule
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.fleet.fleet_builders import a_pool
 
 SECONDLY = Schedule("secondly", "work", every=1.0, origin="towline.yaml")

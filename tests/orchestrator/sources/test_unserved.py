@@ -10,11 +10,11 @@ from orchestrator.base.samples import PresentWorker, UnservedTag
 from orchestrator.sources import pull_queue
 from orchestrator.sources.live_fleet import MAX_UNSERVED_QUEUES, unserved_now
 from orchestrator.sources.pull_queue import QueueSource, as_reported
+from queue_core.client.local_calls import LocalQueues
 from queue_core.config.pool_tags import PoolTags
-from queue_core.local import LocalQueues
-from queue_core.registrations.served_tags import KIND, registered_tags
-from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
+from queue_core.verbs.served_tags import KIND, registered_tags
 from tests.support.fleet.fleet_builders import a_pool
 from tests.support.stores.stores import STORES, opened
 

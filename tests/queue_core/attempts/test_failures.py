@@ -21,9 +21,9 @@ from queue_core.attempts.attempt import (
 )
 from queue_core.attempts.failures import failure_message, failure_of, place_in
 from queue_core.attempts.redaction import redacted
+from queue_core.client.local_calls import LocalQueue
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
-from queue_core.local import LocalQueue
 from queue_core.task import NewTask, QueueSpec
 from queue_core.testing import MemoryQueues
 

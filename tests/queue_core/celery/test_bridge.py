@@ -17,7 +17,7 @@ from queue_core.celery.bridge.consumer import BridgeConsumer
 from queue_core.celery.bridge.lists import TAKEN_SUFFIX, BridgeLists
 from queue_core.celery.bridge.mover import BATCH, BridgeMover, BridgeNote, BridgePlan
 from queue_core.celery.bridge.source import BridgeSource
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.clock import SystemClock
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread

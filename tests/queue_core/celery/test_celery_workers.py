@@ -13,7 +13,7 @@ from celery import Celery, chord
 from celery.exceptions import TaskRevokedError
 
 from queue_core.celery.transport.broker import close_brokers
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

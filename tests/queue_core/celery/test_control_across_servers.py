@@ -17,9 +17,9 @@ import pytest
 from celery import Celery
 
 from queue_core.celery.transport.broker import close_brokers
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import StoreError
-from queue_core.http_api.caller import Retries
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 from tests.support.stores.engines import free_port

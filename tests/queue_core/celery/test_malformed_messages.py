@@ -14,7 +14,7 @@ from celery import Celery
 
 from queue_core.celery.transport.broker import close_brokers
 from queue_core.celery.transport.options import DEFAULT_MAX_LEASES
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask, TaskState
 from tests.queue_core.celery.conftest import Connect
 from tests.queue_core.celery.test_channels import Inbox, jobs, publish, stored

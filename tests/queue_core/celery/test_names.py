@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queue_core.client.connect import open_queues
 from queue_core.config.celery_names import label_of, shown_queue, store_name, store_names, true_name
-from queue_core.connect import open_queues
 from queue_core.limits import check_queue_name
 from queue_core.task import QueueSpec
-from queue_core.validation import check_queue_spec
+from queue_core.verbs.validation import check_queue_spec
 
 NAMES = st.text(min_size=1, max_size=120)
 

@@ -6,7 +6,7 @@ import kombu
 import pytest
 
 from queue_core.celery.transport.address import BrokerAddress, completed
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.kombu.worker import broker_url, named, set_variables
 from queue_core.task import NewTask, QueueSpec
 from tests.support.servers import a_server

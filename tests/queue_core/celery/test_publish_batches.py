@@ -8,8 +8,8 @@ import kombu
 import pytest
 from celery import Celery, group
 
-from queue_core.api import Queues
 from queue_core.celery.transport.broker import close_brokers
+from queue_core.client.queue import Queues
 from queue_core.stores import open_store
 from tests.queue_core.celery.conftest import Connect
 from tests.support.cutting_proxy import CuttingProxy, a_proxy

@@ -16,9 +16,9 @@ from kombu import Message
 from kombu.exceptions import OperationalError
 
 import queue_core.kombu  # noqa: F401 - registers the transport
-from queue_core.api import Queue, Queues
 from queue_core.celery.transport.broker import close_brokers
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue, Queues
 from queue_core.errors import OutcomeUnknownError
 from queue_core.stores import open_store
 from tests.celery.sites import ServerProcess

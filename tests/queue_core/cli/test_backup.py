@@ -6,11 +6,11 @@ from typing import cast
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import ServeOptions
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.queue_core.server.test_roles import SECRETS, TOKENS
 from tests.support.commands import Commands
 from tests.support.servers import a_server

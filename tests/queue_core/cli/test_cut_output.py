@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import Queue
 from queue_core.cli.cut_output import guarded_output
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask
 from tests.support.commands import CommandResult, program_environment
 

@@ -6,8 +6,8 @@ from typing import cast
 import pytest
 
 from queue_core.celery.transport.options import options_of
+from queue_core.client.connect import open_queues
 from queue_core.config.celery_names import label_of, store_name
-from queue_core.connect import open_queues
 from queue_core.task import NewTask
 from tests.support.commands import Commands
 

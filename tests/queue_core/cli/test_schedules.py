@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.schedules.schedule import Schedule
 from tests.support.commands import Commands
 from tests.support.servers import a_server

@@ -4,7 +4,7 @@ from typing import cast
 
 import pytest
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import Commands
 

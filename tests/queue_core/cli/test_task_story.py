@@ -8,12 +8,12 @@ import pytest
 
 from orchestrator.state.directory import StateDir
 from queue_core.admission import TagLimits
-from queue_core.api import Queue
 from queue_core.attempts.attempt import Failure
 from queue_core.cli.task_story import find_stories, merged_events, story_lines
+from queue_core.client.connect import open_queues
+from queue_core.client.local_calls import LocalQueue
+from queue_core.client.queue import Queue
 from queue_core.clock import ManualClock
-from queue_core.connect import open_queues
-from queue_core.local import LocalQueue
 from queue_core.task import NewTask, Progress, QueueSpec
 from queue_core.testing import MemoryQueues
 from queue_core.verbs import Page, Renewal

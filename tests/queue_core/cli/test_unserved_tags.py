@@ -4,9 +4,9 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.connect import open_queues
-from queue_core.registrations.served_tags import KIND, facts_of
+from queue_core.client.connect import open_queues
 from queue_core.task import TagFilter
+from queue_core.verbs.served_tags import KIND, facts_of
 from tests.support.commands import Commands
 
 SETTINGS = """\

@@ -6,12 +6,12 @@ from typing import cast
 
 import pytest
 
-from queue_core.api import Queue
-from queue_core.connect import open_queues
-from queue_core.roles import Role
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.server.base.options import ServeOptions
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs.roles import Role
 from tests.queue_core.server.test_roles import SECRETS, TOKENS
 from tests.support.commands import Commands
 from tests.support.servers import QUEUE, a_server

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from queue_core.errors import PermissionDeniedError
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask, QueueSpec
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 ANN, BOB, NOBODY = "ann-token-0123456789", "bob-token-0123456789", "nobody-token-0123456789"

@@ -14,8 +14,8 @@ from queue_core.google.appengine import endpoint
 from queue_core.google.appengine.codec import MAX_FIELDS, CodecError, decode
 from queue_core.google.appengine.messages import REMOTE_REQUEST
 from queue_core.google.taskqueue.multipart import MAX_LOOKALIKES, MultipartError, parts_of
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

@@ -13,9 +13,9 @@ from queue_core.clock import ManualClock
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.state import ServerState
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ALL_STATES, ANY, NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.appengine_calls import leased
 from tests.support.servers import QUEUE, RunningServer, a_server
 from tests.support.stores.remote_memory import RemoteMemory

@@ -7,11 +7,11 @@ import pytest
 from queue_core.cli.serving import serve_options
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import PermissionDeniedError, UnauthenticatedError
-from queue_core.roles import Access, Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.callers.access import VERB_OF_ACCESS, check_access, is_listed
 from queue_core.server.callers.auth import REQUIRED_ROLES, Authorizer, Principal
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Access, Role
 
 OPEN = QueueSpec("work")
 NAMED = QueueSpec("work", user_emails=("user@x.org", "Both@X.org"), writer_emails=("writer@x.org", "both@x.org"))

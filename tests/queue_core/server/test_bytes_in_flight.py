@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.in_flight import FREE_BYTES, MIN_BUDGET_BYTES, BytesInFlight, budget_bytes
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 

@@ -16,13 +16,13 @@ from orchestrator.http_api.fleet_now import OwnQueues
 from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
-from queue_core.connect import open_queues
-from queue_core.http_api.fleet_paths import ORDERS, READS, SUPERVISORS
+from queue_core.client.connect import open_queues
+from queue_core.client.http.fleet_paths import ORDERS, READS, SUPERVISORS
 from queue_core.process.process_start import process_start
-from queue_core.registrations.supervisors import KIND
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.console import fleet_gateway
+from queue_core.unit.supervisors import KIND
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_views import a_heartbeat
 from tests.support.servers import RunningServer, a_server
 

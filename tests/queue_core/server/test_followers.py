@@ -15,7 +15,7 @@ from queue_core.server.state import ServerState
 from queue_core.store import Transaction, Unit
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.stores.slow_disk import SlowDisk
 

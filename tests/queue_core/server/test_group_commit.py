@@ -17,10 +17,10 @@ from queue_core.server.commit.group_commit import (
 )
 from queue_core.server.leases.call import LeaseAnswer, LeaseCall
 from queue_core.server.state import ServerState
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Granted
 from tests.support.eventually import eventually_async
 from tests.support.stores.slow_disk import BlockingDisk, SlowDisk

@@ -6,7 +6,6 @@ from contextlib import closing
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.guesses import (
     DELAY_SECONDS,
@@ -17,6 +16,7 @@ from queue_core.server.http.guesses import (
     Guesses,
     peer_of,
 )
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.server.watches import held_snapshots
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.verbs import HeldSnapshot

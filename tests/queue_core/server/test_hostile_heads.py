@@ -6,7 +6,6 @@ import pytest
 
 from queue_core.console.cookies import MAX_COOKIE_CHARACTERS, cookie_of
 from queue_core.console.forms import FormError, parts_fields, query_fields
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.head_bounds import (
     MAX_HEADERS,
@@ -15,6 +14,7 @@ from queue_core.server.http.head_bounds import (
     MAX_QUERY_FIELDS,
     head_refusal,
 )
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 OWN = ("sec-fetch-site", "same-origin")

@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from queue_core.http_api.transport import MAX_IDLE_SECONDS
+from queue_core.client.http.transport import MAX_IDLE_SECONDS
 from queue_core.process.descriptors import max_connections_for
 from queue_core.server.http import connections as bounds
 from tests.support.eventually import eventually

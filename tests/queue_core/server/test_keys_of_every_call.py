@@ -16,18 +16,18 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queue_core.client import HttpQueue, HttpQueues
-from queue_core.criteria import Search
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueue, HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.schedules_over_http import HttpSchedules
 from queue_core.errors import QueueError
-from queue_core.http_api.caller import Retries
-from queue_core.local import LocalQueues
-from queue_core.periodic.http import HttpSchedules
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.app import served_endpoints
-from queue_core.service import QueueService
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import ANY, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
+from queue_core.verbs.criteria import Search
 from tests.support.reference.http_api import fleet_endpoints
 from tests.support.servers import RunningServer, a_server
 
@@ -210,7 +210,7 @@ def test_calls_that_are_repeated_without_a_key_are_known() -> None:
 
     A verb that is a value has a key unless it is a `Query`.
     """
-    root = Path(inspect.getfile(HttpQueue)).parents[1]
+    root = Path(inspect.getfile(HttpQueue)).parents[2]
     found = {
         f"{path.relative_to(root)}: {line.strip()}"
         for package in ("queue_core", "orchestrator")
@@ -221,7 +221,7 @@ def test_calls_that_are_repeated_without_a_key_are_known() -> None:
     places = sorted((place.partition(":")[0], place.count("POST") + place.count(".post(")) for place in found)
     assert places == [
         ("queue_core/celery/transport/mailbox_access.py", 1),  # wait for a message
-        ("queue_core/client.py", 1),  # search, and a dry run of a change of all that match
-        ("queue_core/client.py", 1),  # wait
-        ("queue_core/periodic/http.py", 1),  # add-ticks
+        ("queue_core/client/http_calls.py", 1),  # search, and a dry run of a change of all that match
+        ("queue_core/client/http_calls.py", 1),  # wait
+        ("queue_core/client/schedules_over_http.py", 1),  # add-ticks
     ], found

@@ -6,10 +6,10 @@ from contextlib import closing
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.fast_protocol import MAX_KNOWN_BYTES, FastProtocol
 from queue_core.task import NewTask
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 LEASE = f"/v1/queues/{QUEUE}/lease"

@@ -10,8 +10,8 @@ from queue_core import open_queue_async
 from queue_core.errors import InvalidEtaError, TaskTooLargeError
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
 from queue_core.server.base.bodies.body_limit import FRESH_SECONDS, BodyLimit, body_bytes_of
-from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server, read_reply
 from tests.support.stores.remote_memory import RemoteMemory

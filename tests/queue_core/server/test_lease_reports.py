@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from queue_core.calls.queue_verbs import ReadHistory
 from queue_core.clock import ManualClock
 from queue_core.server import schemas
 from queue_core.server.leases import reports
-from queue_core.server.verb_endpoints import request_of
+from queue_core.server.v1.verb_endpoints import request_of
 from queue_core.task import QueueSpec
+from queue_core.unit.queue_verbs import ReadHistory
 from tests.support.servers import QUEUE, RunningServer, a_timed_server
 
 HERE = f"/v1/queues/{QUEUE}"

@@ -7,20 +7,20 @@ from dataclasses import replace
 
 import pytest
 
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
+from queue_core.client.local_calls import LocalQueue
 from queue_core.clock import Instant
 from queue_core.errors import InvalidTokenError, LeaseLostError
-from queue_core.local import LocalQueue
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.callers.auth import Principal
 from queue_core.server.leases import seals
 from queue_core.server.leases.seals import MAX_KNOWN_TOKENS, LeaseSeals, LeaseSecret
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec, token_of
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Renewal
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer
 
 SECRETS = {role: f"{str(role.name).lower()}-0123456789abcdef" for role in Role}

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.admission import Rate, TagLimits
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 from queue_core.task import Lease, NewTask, QueueSpec
 from tests.support.eventually import eventually
 from tests.support.servers import WORK, RunningServer, a_server

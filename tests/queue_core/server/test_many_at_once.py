@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.http.http_connection import HttpConnection
 from queue_core.server.http.reading import PIECE_BYTES, READ_BYTES, TURN_REQUESTS, WAITING_REQUESTS
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server, read_reply, request
 

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 import pytest
 
 from queue_core.process.places import Places
-from queue_core.roles import Role
 from queue_core.server.base.event_stream import MAX_FOLLOWERS
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server, read_reply, request
 

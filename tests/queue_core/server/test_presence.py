@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.errors import QueueError
 from queue_core.server.leases.waiters import MAX_PRESENT_BYTES, MAX_PRESENT_WORKERS, MAX_TAG_BYTES_OF_WORKER, Presence
 from queue_core.stats import WorkerActivity

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from queue_core import errors
+from queue_core.client.http.problem_types import ERRORS, error_of, problem_type
 from queue_core.errors import (
     InvalidRequestError,
     LeaseLostError,
@@ -12,7 +13,6 @@ from queue_core.errors import (
     QueueError,
     StoreUnavailableError,
 )
-from queue_core.http_api.problem_types import ERRORS, error_of, problem_type
 from queue_core.server.base.problems import TITLES, problem_of, refusal, status_of
 
 

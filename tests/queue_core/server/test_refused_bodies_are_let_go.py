@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import grpc
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server
 

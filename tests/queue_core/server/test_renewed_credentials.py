@@ -10,8 +10,8 @@ import pytest
 from orchestrator.http_api.listener import FleetListener
 from orchestrator.http_api.paths import fleet_paths
 from queue_core.errors import InvalidSettingError
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, HttpTls, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.console.visits import Visitor
 from tests.support.fleet.certificates import a_certificate
 from tests.support.fleet.fleet_views import a_heartbeat

@@ -2,8 +2,8 @@
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 
 ADMIN = AccessToken(Role.ADMIN, "admin-secret-0123456789")

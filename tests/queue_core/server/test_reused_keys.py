@@ -12,16 +12,16 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from queue_core.client import HttpQueue
+from queue_core.client.http.caller import Session
+from queue_core.client.http_calls import HttpQueue
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import KeyReusedError
-from queue_core.http_api.caller import Session
-from queue_core.local import LocalQueues
-from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import ANY, QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.queue_core.server.test_keys_of_every_call import BODIES, CHANGES, MATCHING, QUEUE
 from tests.support.servers import RunningServer, a_server
 from tests.support.stores.stores import new_url

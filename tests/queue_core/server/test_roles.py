@@ -10,10 +10,10 @@ from queue_core.errors import (
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions, check_options
 from queue_core.server.callers.auth import REQUIRED_ROLES
 from queue_core.server.http import guesses
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 TASK = b'{"tasks":[{"text":"x"}]}'

@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import MICROSECONDS, Instant, ManualClock, SteadyClock, after
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownScheduleError
-from queue_core.local import LocalQueues
-from queue_core.roles import Role
 from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import CatchUp, Schedule
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server, a_timed_server
 
 SECONDLY = Schedule("secondly", QUEUE, every=1.0, payload=b"\x00tick", tag="t", headers={"n": "1"}, max_leases=3)

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import grpc
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.google.appengine import messages
 from queue_core.google.appengine.codec import decode, encode
 from queue_core.google.appengine.endpoint import _ADDS, _REQUESTS
@@ -19,16 +20,15 @@ from queue_core.google.appengine.schema import ProtoRecord
 from queue_core.google.cloudtasks.grpc_server import _OF_LOCATIONS, _ONLY_REST, SERVICE
 from queue_core.google.cloudtasks.methods import METHODS
 from queue_core.google.taskqueue.methods import METHODS as TASKQUEUE
-from queue_core.local import LocalQueues
-from queue_core.roles import Role
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.app import served_endpoints
 from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
 from queue_core.server.callers.access import ACCESS_OF_VERB, VERB_OF_ACCESS
 from queue_core.server.callers.auth import OF_ALL_QUEUES, REQUIRED_ROLES
-from queue_core.server.endpoint import Endpoint
-from queue_core.service import QueueService
+from queue_core.server.v1.endpoint import Endpoint
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.servers import RunningServer, a_server, new_caller
 
 OWN, OTHER = "mail-in", "files-in"

@@ -6,15 +6,15 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.client import HttpQueues
+from queue_core.client.http.caller import Retries
+from queue_core.client.http_calls import HttpQueues
 from queue_core.clock import Instant
-from queue_core.criteria import Search
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownQueueError
-from queue_core.http_api.caller import Retries
-from queue_core.roles import Role
 from queue_core.server.base import events
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import NewTask, TaskState
+from queue_core.verbs.criteria import Search
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, RunningServer, a_server
 
 SECRETS = {role: f"{role.name}-secret-0123456789" for role in Role}

@@ -7,8 +7,8 @@ from urllib.parse import urlsplit
 import pytest
 from pydantic_core import from_json
 
+from queue_core.client.http.problem_types import error_of
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.http_api.problem_types import error_of
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request
 from tests.support.stores.remote_memory import RemoteMemory

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import Queue, Queues
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue, Queues
 from queue_core.errors import InvalidRequestError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 from tests.support.commands import run_program
 from tests.support.servers import a_server

@@ -10,9 +10,9 @@ import pytest
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError, UnknownQueueError
 from queue_core.server.commit import threaded
 from queue_core.server.commit.threaded import MAX_COMMITS_AT_ONCE, ThreadedCommitter
-from queue_core.service import QueueService
 from queue_core.task import ANY, NewTask, QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from tests.support.eventually import eventually_async
 from tests.support.stores.remote_memory import RemoteMemory
 

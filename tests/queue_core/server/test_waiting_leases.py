@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.api import Queue
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.errors import StoreUnavailableError, UnknownQueueError, WorkerRetiredError
-from queue_core.local import LocalQueues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, UNTAGGED, Lease, NewTask, QueueSpec, TagFilter
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, read_reply, request

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import SystemClock
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.commands import ROOT, program_environment
 from tests.support.eventually import eventually
 from tests.support.stores.stores import STORES, new_url, opened

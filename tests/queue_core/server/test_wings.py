@@ -11,8 +11,8 @@ from starlette.routing import BaseRoute, Route
 
 from queue_core.server import wings
 from queue_core.server.app import served_endpoints
-from queue_core.server.endpoints import ENDPOINTS
 from queue_core.server.state import ServerState
+from queue_core.server.v1.endpoints import ENDPOINTS
 from queue_core.server.wings import WINGS, Wing
 from tests.support.servers import a_server
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from queue_core.api import Queue
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.queue import Queue
 from queue_core.errors import InvalidRequestError
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread

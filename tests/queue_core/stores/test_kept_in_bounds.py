@@ -8,13 +8,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from queue_core.calls.locally import pieces_of
-from queue_core.calls.once import once
-from queue_core.calls.pieces import CallProgress, next_piece
-from queue_core.calls.queue_verbs import Purge
 from queue_core.clock import START, Instant
 from queue_core.errors import OutcomeUnknownError, WorkerRetiredError
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores.memory import transaction as memory
 from queue_core.stores.redis import calls as redis_calls
@@ -22,6 +17,11 @@ from queue_core.stores.sqlite import idempotency as sqlite_idempotency
 from queue_core.stores.sqlite import session as sqlite_session
 from queue_core.stores.sqlite import workers as sqlite_workers
 from queue_core.task import NewTask
+from queue_core.unit.locally import pieces_of
+from queue_core.unit.once import once
+from queue_core.unit.pieces import CallProgress, next_piece
+from queue_core.unit.queue_verbs import Purge
+from queue_core.unit.service import QueueService
 from queue_core.verbs import ClientCall, meaning_of
 from tests.support.stores.stores import opened
 from tests.support.stores.task_builders import QUEUE, a_queue, at, lease, stats

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.stores.remote_memory import RemoteMemory
 

@@ -10,12 +10,12 @@ import pytest
 
 from orchestrator.base.clock import SystemMonotonicClock as FleetClock
 from orchestrator.sources.pull_queue import QueueSource
-from queue_core.api import Queue, Queues
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue, Queues
 from queue_core.clock import Instant, SystemClock, after, seconds_between
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import Lease, NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Renewal
 from queue_core.worker.app import App
 from queue_core.worker.context import Task

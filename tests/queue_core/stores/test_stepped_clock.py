@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import ManualClock, SteadyClock, after, seconds_between
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.stepped_chaos import SteppedChaos
 
 STEPS = pytest.mark.parametrize("step", [5.0, 20.0, 3_600.0, -5.0, -20.0, -3_600.0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from queue_core.cli.serving import prepared_store
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import StorageLimitError
 from queue_core.google.appengine.codes import RpcCode

@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
 from queue_core import App, Dead, InvalidSettingError, NewTask, QueueSpec, Retry, Task
-from queue_core.async_client.connect import async_queues_of
+from queue_core.client.asynchronous.connect import async_queues_of
 from queue_core.telemetry import instrument, instrument_if_set, instrumentation, uninstrument
 from queue_core.testing import MemoryQueues, run_until_empty
 from tests.support.servers import QUEUE, a_server

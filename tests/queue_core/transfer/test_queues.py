@@ -12,8 +12,8 @@ from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY, NewTask, QueueSpec, TaskState
 from queue_core.transfer.migration import queues_to_move, queues_to_undo
 from queue_core.transfer.progress import holding_lead
-from queue_core.validation import FILLED_FROM
 from queue_core.verbs import HeldName, LeaseRequest
+from queue_core.verbs.validation import FILLED_FROM
 from tests.support.stores.stores import STORES, opened
 from tests.support.stores.transfers import (
     MAX_WRITES,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.task import NewTask, StoredTask, TaskState
 from queue_core.worker import events
 from queue_core.worker.app import App

@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core import INJECTED, App, AppError, Injected, NewTask, Task, open_queue
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.task import ANY
 from queue_core.testing import run_until_empty
 from queue_core.worker import events

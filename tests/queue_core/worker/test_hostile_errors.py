@@ -14,8 +14,8 @@ from queue_core.attempts.attempt import MAX_TRACEBACK_CHARACTERS
 from queue_core.attempts.error_text import MAX_RAW_CHARACTERS, without_traceback
 from queue_core.attempts.failures import failure_of
 from queue_core.attempts.redaction import redacted_traceback
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.errors import AppError
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events
 from queue_core.worker.app import App, load_app

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from structlog.testing import capture_logs
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.log import get_logger
 from queue_core.task import ANY, Lease, NewTask
 from queue_core.verbs import Deletion

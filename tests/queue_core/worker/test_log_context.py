@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from structlog.contextvars import get_contextvars
 
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.task import NewTask
 from queue_core.worker.app import App
 from queue_core.worker.context import Task

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.task import NewTask
 from queue_core.worker import events
 from queue_core.worker.app import App

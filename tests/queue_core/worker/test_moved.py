@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
 from queue_core.worker import events

@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from queue_core.attempts.failures import this_program
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
 from queue_core.errors import LeaseLostError
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.log import get_logger
 from queue_core.stats import OVERRAN
 from queue_core.task import NewTask, QueueSpec

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 from structlog.testing import capture_logs
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
 from queue_core.errors import InvalidRequestError
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.log import get_logger
 from queue_core.task import NewTask, Progress, QueueSpec, StoredTask, TaskState
 from queue_core.worker import events

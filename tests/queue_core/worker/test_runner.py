@@ -7,8 +7,8 @@ from contextvars import ContextVar
 import pytest
 from structlog.testing import capture_logs
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.errors import AppError
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 from queue_core.verbs import Deletion
 from queue_core.worker import events

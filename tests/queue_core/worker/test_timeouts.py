@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.clock import ManualClock
-from queue_core.local import LocalQueue, LocalQueues
 from queue_core.log import get_logger
 from queue_core.task import ANY, NewTask, QueueSpec, StoredTask, TaskState
 from queue_core.testing import MemoryQueues, run_until_empty

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orchestrator.base.clock import SystemMonotonicClock
 from orchestrator.state.directory import StateDir
-from queue_core.client import HttpQueue, HttpQueues
+from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queue
-from queue_core.client import HttpQueues
+from queue_core.client.http_calls import HttpQueues
+from queue_core.client.queue import Queue
 from queue_core.task import NewTask
 from tests.support.docker.swarms import IMAGE, REPOSITORY, VOLUMES, Swarm
 from tests.support.eventually import eventually

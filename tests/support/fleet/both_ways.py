@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from orchestrator.runtimes.template_process import TemplateState
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.task import NewTask, QueueSpec, TaskState
 from tests.support.eventually import eventually
 from tests.support.fleet.template_bench import REPOSITORY, TemplateBench, reported_to_end, template_bench
@@ -109,7 +109,7 @@ class BothWays:
             template = bench.ready("tasks:app", state=state)
             for worker in range(WORKERS):
                 forked = bench.fork(template, SCRIPT="", **self._variables(folder, worker))
-                forked.let_go()
+                forked.send_go()
                 codes.append(reported_to_end(forked))
         return _left_in(folder, codes)
 
@@ -123,7 +123,7 @@ class BothWays:
             fcntl.flock(held, fcntl.LOCK_EX)
             if forked:
                 worker = bench.fork(bench.ready("tasks:app"), SCRIPT="", **variables)
-                worker.let_go()
+                worker.send_go()
                 _stop_when_done(folder, worker.pid)
                 code = reported_to_end(worker)
             else:

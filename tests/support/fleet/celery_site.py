@@ -18,7 +18,7 @@ import queue_core.kombu  # noqa: F401 - registers the transport
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
 from queue_core.celery.transport.broker import close_brokers
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.stats import QueueStats
 from queue_core.task import StoredTask, TaskState
 from tests.support.commands import program_environment

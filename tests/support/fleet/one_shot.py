@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 
 
 def main() -> int:

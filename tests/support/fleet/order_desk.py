@@ -13,8 +13,8 @@ from orchestrator.runtimes.procfs import boot
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.snapshot import WallTime, snapshot_of
 from orchestrator.supervisor.view import Phase
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.fleet.fleet_builders import a_fleet, a_pool
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import cast
 
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.errors import WorkerRetiredError
 from queue_core.task import Lease
 from queue_core.worker.context import Task

@@ -12,8 +12,8 @@ from typing import Final
 
 from orchestrator.runtimes import procfs
 from orchestrator.state.directory import StateDir
-from queue_core.api import Queue, Queues
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue, Queues
 from queue_core.task import NewTask, QueueSpec
 from tests.support.eventually import eventually
 

@@ -15,7 +15,7 @@ from orchestrator.runtimes.process import ProcessRuntime
 from orchestrator.sources.pull_queue import QueueSource
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.supervisor import Supervisor
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
 from queue_core.process import logs
 
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
+from queue_core.client.local_calls import LocalQueues
 from queue_core.stores import open_store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from queue_core.connect import open_queues
-from queue_core.local import LocalQueue, LocalQueues
+from queue_core.client.connect import open_queues
+from queue_core.client.local_calls import LocalQueue, LocalQueues
 from queue_core.task import NewTask, QueueSpec
 
 ROOT = Path(__file__).parents[3]

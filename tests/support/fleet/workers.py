@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from queue_core.api import Queue
+from queue_core.client.local_calls import LocalQueue, LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.errors import StoreUnavailableError
-from queue_core.local import LocalQueue, LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.worker.app import App
 from queue_core.worker.context import Task
 from queue_core.worker.runner import Runner

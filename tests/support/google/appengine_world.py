@@ -8,8 +8,8 @@ import pytest
 
 from queue_core.google.appengine import connect
 from queue_core.server.base.options import ServeOptions
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.appengine_sdk import taskqueue
 from tests.support.servers import QUEUE, RunningServer, a_server
 from tests.support.stores.failing_store import FailingStore

@@ -19,10 +19,10 @@ from googleapiclient.discovery import Resource, build
 from queue_core.clock import Clock, ManualClock
 from queue_core.server.base.options import GrpcOptions, ServeOptions
 from queue_core.server.server import ServerThread
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from tests.support.servers import QUEUE, RunningServer
 
 Wire = Literal["rest", "grpc"]

@@ -11,8 +11,8 @@ from google.oauth2.credentials import Credentials
 from googleapiclient.discovery import build
 from googleapiclient.errors import HttpError
 
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.servers import QUEUE, RunningServer
 
 HERE = {"project": "s~app", "taskqueue": QUEUE}

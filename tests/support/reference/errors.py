@@ -12,9 +12,9 @@ from orchestrator.base import errors as fleet_errors
 from queue_core import errors as queue_errors
 from queue_core.cli.exits import MEANINGS
 from queue_core.cli.failure import failure_of
+from queue_core.client.http.problem_types import problem_type
 from queue_core.config.yaml_document import DocumentError
 from queue_core.errors import QueueError
-from queue_core.http_api.problem_types import problem_type
 from queue_core.server.base.problems import TITLES, status_of
 from queue_core.testing import NotEmptyError
 from queue_core.worker.main import run_worker

@@ -11,11 +11,11 @@ from orchestrator.http_api.paths import fleet_paths
 from orchestrator.http_api.registry import SupervisorRegistry
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.view import Heartbeat
-from queue_core.roles import Role
 from queue_core.server.app import served_endpoints
 from queue_core.server.callers.auth import REQUIRED_ROLES
-from queue_core.server.endpoint import Endpoint
-from queue_core.server.openapi import document
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.server.v1.openapi import document
+from queue_core.verbs.roles import Role
 from tests.support.reference.markdown import code, page, sentence, table
 from tests.support.reference.schemas import Schema, in_words
 

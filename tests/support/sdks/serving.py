@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.commands import program_environment, run_program
 from tests.support.eventually import eventually
 from tests.support.servers import a_server

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
-from queue_core.calls.queue_verbs import Redrive, Retag
-from queue_core.changes import READY_OR_HELD, Changed, InStates, Selector
 from queue_core.clock import Instant
 from queue_core.store import Transaction
 from queue_core.task import StoredTask, TagFilter, TaskState
+from queue_core.unit.queue_verbs import Redrive, Retag
+from queue_core.verbs.change_verbs import READY_OR_HELD, Changed, InStates, Selector
 
 
 def redrive(

@@ -11,7 +11,6 @@ from pathlib import Path
 from queue_core.attempts.attempt import Failure
 from queue_core.clock import Instant, SystemClock, after
 from queue_core.limits import LARGEST_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES
-from queue_core.service import QueueService
 from queue_core.store import Store, Transaction, Unit
 from queue_core.stores import open_store
 from queue_core.task import ANY, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
@@ -19,6 +18,7 @@ from queue_core.transfer.exporter import ExportResult, export
 from queue_core.transfer.importer import Import, ImportResult, check_file
 from queue_core.transfer.migration import MigrationResult, QueueMigration
 from queue_core.transfer.reader import ExportReader, opened_for_reading
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion, HeldName, LeaseRequest, Release, Renewal
 
 QUEUE = "thumbs"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from queue_core.api import Queue, Queues
+from queue_core.client.queue import Queue, Queues
 from queue_core.errors import UnknownQueueError
 from queue_core.task import ALL_STATES, Lease, NewTask, QueueSpec
 from queue_core.verbs import Deletion, ObservationQuery

@@ -1,5 +1,5 @@
 -- The two functions under the verbs that change tasks without their leases' tokens: see ADR 124 and 103 and
--- `queue_core/changes.py`, which says what becomes of a task.
+-- `queue_core/verbs/change_verbs.py`, which says what becomes of a task.
 
 -- Lock up to `most` tasks of a state and, unless NULL, of these tags (empty: the untagged).
 CREATE FUNCTION some_tasks(queue_id int4, of_state int2, tags text[], most int8) RETURNS SETOF towline.tasks

@@ -1,5 +1,5 @@
--- The second of the two functions under the verbs that change tasks without their leases' tokens; `changes.py` of the
--- package says what becomes of a task (ADR 124). It does nothing where a task is not as `hold` found it.
+-- The second of the two functions under the verbs that change tasks without their leases' tokens;
+-- `verbs/change_verbs.py` says what becomes of a task (ADR 124). It does nothing where a task is not as `hold` found it.
 
 local TOLD, PLACE_OF_STATE = holding.TOLD, holding.PLACE_OF_STATE
 local SET = 0                     -- the first byte of what is told of a set of tasks that are removed unread

@@ -6,11 +6,11 @@ import pytest
 from google.api_core import exceptions
 from google.auth.exceptions import GoogleAuthError
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ANY
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.google.cloud_tasks import MINUTE, PARENT, Wire, a_client, a_cloud_tasks_server
 from tests.support.servers import QUEUE, RunningServer

@@ -8,8 +8,8 @@ from google.api_core import exceptions
 from google.cloud import tasks_v2beta2
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.cloud_tasks import FAILED_PRECONDITION, PARENT, PLACE, CloudTasksBench
 from tests.support.servers import QUEUE
 

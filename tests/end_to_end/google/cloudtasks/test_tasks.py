@@ -10,8 +10,8 @@ from google.api_core.datetime_helpers import DatetimeWithNanoseconds
 from google.cloud import tasks_v2beta2
 
 from queue_core.clock import Instant, ManualClock
-from queue_core.service import QueueService
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.cloud_tasks import (
     BASIC,
     FAILED_PRECONDITION,

@@ -13,9 +13,9 @@ from queue_core.errors import AppImportError, InvalidRequestError, InvalidSettin
 from queue_core.google import appengine
 from queue_core.google.appengine import connect
 from queue_core.google.appengine.stub import TowlineStub
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.google.appengine_sdk import apiproxy_stub_map, default_api_stub, memcache, memcache_stub, taskqueue
 from tests.support.google.appengine_world import SECRET, AppEngineWorld, Task, connected, forget_settings

@@ -6,9 +6,9 @@ import pytest
 
 from queue_core.errors import QueueError, StoreCorruptError, StoreUnavailableError
 from queue_core.google.appengine import connect
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.task import QueueSpec
+from queue_core.verbs.roles import Role
 from tests.support.google.appengine_sdk import apiproxy_errors, apiproxy_stub_map, remote_pb2, service_pb2, taskqueue
 from tests.support.google.appengine_world import SECRET, AppEngineWorld, Task, connected, forget_settings
 from tests.support.servers import QUEUE, a_timed_server

@@ -12,10 +12,10 @@ from queue_core.google.appengine import messages
 from queue_core.google.appengine.codec import encode
 from queue_core.google.appengine.codes import RpcCode, TaskQueueErrorCode
 from queue_core.google.appengine.schema import ProtoRecord
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.google.appengine_calls import (
     HEADERS,
     NAME,

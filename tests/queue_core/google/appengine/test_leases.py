@@ -7,8 +7,8 @@ from queue_core.google.appengine import messages
 from queue_core.google.appengine.codec import encode
 from queue_core.google.appengine.codes import TaskQueueErrorCode
 from queue_core.google.appengine.schema import ProtoRecord
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.google.appengine_calls import (
     HEADERS,
     NAME,

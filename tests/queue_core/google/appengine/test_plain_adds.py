@@ -13,9 +13,9 @@ from queue_core.google.appengine.codec import CodecError, encode
 from queue_core.google.appengine.codes import ApplicationError
 from queue_core.google.appengine.queues import QueueSettingsCache
 from queue_core.google.appengine.schema import MessageTable, ProtoRecord
-from queue_core.service import Operation, QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ALL_STATES, ANY, NewTask, QueueSpec, StoredTask
+from queue_core.unit.service import Operation, QueueService
 from tests.support.google.appengine_sdk import service_pb2
 
 NOW = Instant(1_800_000_000 * MICROSECONDS)

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.google.appengine import messages
 from queue_core.google.appengine.codes import TaskQueueErrorCode
 from queue_core.google.appengine.schema import ProtoRecord
 from queue_core.google.queue_files.plan import plan_of
 from queue_core.google.queue_files.yaml import read_queue_yaml
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
 from tests.support.commands import Commands
 from tests.support.google.appengine_calls import (
     a_lease,

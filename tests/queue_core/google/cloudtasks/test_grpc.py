@@ -20,10 +20,10 @@ from queue_core.cli.failure import CommandError
 from queue_core.cli.serving import serve_options
 from queue_core.config.settings import parse_queue_file
 from queue_core.errors import InvalidSettingError, ListenError
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, GrpcOptions, GrpcTls, ServeOptions, check_options
 from queue_core.server.server import QueueServer, ServerThread
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.verbs.roles import Role
 from tests.support.google.cloud_tasks import PARENT, a_client, a_cloud_tasks_server
 
 TOKENS = (AccessToken(Role.PRODUCER, "producer-" * 3), AccessToken(Role.ADMIN, "admin-" * 4))

@@ -18,12 +18,12 @@ from queue_core.google.cloudtasks.grpc_messages import (
     Arrivals,
     check_size,
 )
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
 from queue_core.server.callers.auth import ANONYMOUS_ADMIN, Principal
 from queue_core.server.http.in_flight import budget_bytes
 from queue_core.server.server import ServerThread
 from queue_core.stores.memory.store import MemoryStore
+from queue_core.verbs.roles import Role
 from tests.support.eventually import eventually
 from tests.support.google.cloud_tasks import PARENT
 

@@ -10,14 +10,14 @@ from queue_core.errors import OutcomeUnknownError, StoreFullError, StoreReadOnly
 from queue_core.google.cloudtasks.failures import RpcStatus, failure_of
 from queue_core.google.cloudtasks.methods import METHODS, CloudTasks
 from queue_core.google.cloudtasks.rest import RULES, bind
-from queue_core.roles import Role
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.base.problems import refusal
 from queue_core.server.callers.auth import Principal
 from queue_core.server.state import ServerState
-from queue_core.service import QueueService
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.google.cloud_tasks import PARENT, PLACE
 from tests.support.google.cloud_tasks_calls import TASKS, call, error_of
 from tests.support.servers import QUEUE, RunningServer, a_server

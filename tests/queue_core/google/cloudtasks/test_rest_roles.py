@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
-from queue_core.service import QueueService
 from queue_core.task import QueueSpec
+from queue_core.unit.service import QueueService
+from queue_core.verbs.roles import Role
 from tests.support.google.cloud_tasks import PARENT, PLACE
 from tests.support.google.cloud_tasks_calls import call, error_of
 from tests.support.servers import QUEUE, RunningServer, a_server

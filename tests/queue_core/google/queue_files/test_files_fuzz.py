@@ -12,7 +12,7 @@ from queue_core.config.yaml_document import DocumentError
 from queue_core.google.queue_files.entries import QueueFileEntries
 from queue_core.google.queue_files.xml import read_queue_xml
 from queue_core.google.queue_files.yaml import read_queue_yaml
-from queue_core.validation import check_queue_spec
+from queue_core.verbs.validation import check_queue_spec
 
 PLACED = re.compile(r"queue\.(yaml|xml):[1-9][0-9]*:[1-9][0-9]*: \S", re.DOTALL)
 SECONDS = timedelta(seconds=10)

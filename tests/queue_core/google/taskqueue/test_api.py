@@ -13,8 +13,8 @@ from queue_core.errors import OutcomeUnknownError, QueueError, StoreFullError, S
 from queue_core.google.taskqueue import discovery, routes
 from queue_core.google.taskqueue.call import TaskqueueRequest
 from queue_core.google.taskqueue.responses import TaskqueueError, TaskqueueResponse
-from queue_core.roles import Role
 from queue_core.server.base.options import AccessToken, ServeOptions
+from queue_core.verbs.roles import Role
 from tests.support.servers import QUEUE, Reply, RunningServer, a_server
 from tests.support.stores.failing_store import FailingStore
 

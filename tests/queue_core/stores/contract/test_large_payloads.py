@@ -6,14 +6,15 @@ from typing import TypeVar
 
 import pytest
 
-from queue_core import limits, local
+from queue_core import limits
+from queue_core.client import local_calls
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import Instant
 from queue_core.errors import InvalidEtaError, TaskTooLargeError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TaskState
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Deletion, PayloadAllowance
 from tests.support.stores.task_builders import QUEUE, SPEC, a_queue
 
@@ -129,7 +130,7 @@ def test_a_postponed_eta_is_bounded_by_its_queue_too(store: Store) -> None:
 def test_a_lease_without_a_server_is_bounded_in_bytes_and_grants_one_at_least(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "ROOM", PayloadAllowance(10_000))
+    monkeypatch.setattr(local_calls, "ROOM", PayloadAllowance(10_000))
     queue = LocalQueues(QueueService(store, clock=store.clock)).queue(QUEUE)
     queue.add([NewTask(bytes(size)) for size in (20_000, 4000, 4000, 4000, 10)])
     assert [len(held.payload) for held in queue.lease(1000)] == [20_000]

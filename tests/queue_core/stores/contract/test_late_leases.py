@@ -7,10 +7,10 @@ from typing import TypeVar
 from queue_core.clock import seconds_between
 from queue_core.server.leases.call import WAITED_SUFFIX
 from queue_core.server.leases.late_leases import renew_late
-from queue_core.service import QueueService
 from queue_core.store import Store, Unit
 from queue_core.task import Lease, NewTask
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Deletion, Release, Renewal
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 

@@ -15,10 +15,10 @@ from queue_core.errors import (
     StoreUnavailableError,
     UnknownQueueError,
 )
-from queue_core.service import QueueService
 from queue_core.store import Store, Unit
 from queue_core.task import Lease, NewTask
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, Granted, Release, Renewal
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats

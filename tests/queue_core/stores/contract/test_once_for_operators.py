@@ -9,9 +9,14 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from queue_core.calls.locally import pieces_of
-from queue_core.calls.once import once
-from queue_core.calls.pieces import (
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError, UnknownQueueError
+from queue_core.schedules.schedule import Schedule
+from queue_core.server.fast_path import idempotent_operation
+from queue_core.store import Store
+from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
+from queue_core.unit.locally import pieces_of
+from queue_core.unit.once import once
+from queue_core.unit.pieces import (
     CallProgress,
     Piece,
     RunPiece,
@@ -19,19 +24,14 @@ from queue_core.calls.pieces import (
     next_piece,
     run_pieces,
 )
-from queue_core.calls.queue_verbs import Purge, Redrive
-from queue_core.calls.registration_verbs import register, registrations
-from queue_core.criteria import ChangeTo, Scan, Search
-from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreUnavailableError, UnknownQueueError
-from queue_core.periodic.verbs import declare_schedules, pause_schedule, resume_schedule
-from queue_core.schedules.schedule import Schedule
-from queue_core.search.verbs import ChangePlan, change_pieces, keep_plan, plan_of, read_page, total_of
-from queue_core.server.fast_path import idempotent_operation
-from queue_core.service import QueueService
-from queue_core.store import Store
-from queue_core.task import ANY, NewTask, QueueSpec, TagFilter, TaskState
-from queue_core.unit_of_work import PURGE_CHUNK, UnitOfWork
+from queue_core.unit.queue_verbs import Purge, Redrive
+from queue_core.unit.registration_verbs import register, registrations
+from queue_core.unit.schedules import declare_schedules, pause_schedule, resume_schedule
+from queue_core.unit.searches import ChangePlan, change_pieces, keep_plan, plan_of, read_page, total_of
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import PURGE_CHUNK, UnitOfWork
 from queue_core.verbs import ClientCall, Release
+from queue_core.verbs.criteria import ChangeTo, Scan, Search
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 

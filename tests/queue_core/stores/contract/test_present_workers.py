@@ -4,14 +4,14 @@ import json
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import START, ManualClock
-from queue_core.local import LocalQueues
-from queue_core.registrations.present_workers import KIND, pool_of, present_workers
-from queue_core.registrations.supervisors import KIND as SUPERVISORS
-from queue_core.service import QueueService
 from queue_core.stats import HeldTask, LeasingWorker, WorkerActivity
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit.present_workers import KIND, pool_of, present_workers
+from queue_core.unit.service import QueueService
+from queue_core.unit.supervisors import KIND as SUPERVISORS
 
 
 @pytest.fixture

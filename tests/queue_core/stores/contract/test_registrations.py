@@ -4,13 +4,13 @@ from threading import Thread
 
 import pytest
 
-from queue_core.calls import registration_verbs as verbs
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import START, ManualClock
 from queue_core.errors import InvalidRequestError, StoreUnavailableError
-from queue_core.local import LocalQueues
-from queue_core.registration import MAX_REGISTRATIONS, Registration
-from queue_core.service import QueueService
 from queue_core.store import Store
+from queue_core.unit import registration_verbs as verbs
+from queue_core.unit.service import QueueService
+from queue_core.verbs.registration import MAX_REGISTRATIONS, Registration
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import MICROSECOND, at
 

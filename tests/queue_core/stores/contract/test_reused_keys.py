@@ -5,16 +5,16 @@ from typing import Any, Final
 
 import pytest
 
-from queue_core.calls.locally import pieces_of
-from queue_core.calls.once import once
-from queue_core.calls.pieces import next_piece
-from queue_core.calls.queue_verbs import Purge
 from queue_core.errors import KeyReusedError, StoreUnavailableError
 from queue_core.server.fast_path import RepeatableOperation
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask, TagFilter
-from queue_core.unit_of_work import UnitOfWork
+from queue_core.unit.locally import pieces_of
+from queue_core.unit.once import once
+from queue_core.unit.pieces import next_piece
+from queue_core.unit.queue_verbs import Purge
+from queue_core.unit.service import QueueService
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Deletion, Release, Renewal, meaning_of
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats

@@ -6,15 +6,15 @@ from threading import Thread
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import START, ManualClock
 from queue_core.errors import InvalidRequestError, UnknownScheduleError
-from queue_core.local import LocalQueues
-from queue_core.periodic import verbs
 from queue_core.schedules.report import Schedules, TickReport
 from queue_core.schedules.schedule import Schedule
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import QueueSpec
+from queue_core.unit import schedules as verbs
+from queue_core.unit.service import QueueService
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, at
 

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from queue_core import criteria
-from queue_core.api import Queue
 from queue_core.attempts.failures import failure_of
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
 from queue_core.clock import START, ManualClock
-from queue_core.criteria import Action, Search
 from queue_core.errors import InvalidRequestError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import NewTask, TagFilter, TaskState
+from queue_core.unit.service import QueueService
+from queue_core.verbs import criteria
+from queue_core.verbs.criteria import Action, Search
 from tests.support.stores.task_builders import QUEUE, a_queue, at
 
 DEAD = frozenset({TaskState.DEAD})

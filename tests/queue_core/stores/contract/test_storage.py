@@ -4,9 +4,9 @@ import pytest
 
 from queue_core.clock import ManualClock
 from queue_core.errors import InvalidSettingError, StorageLimitError
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.task import ANY, NewTask
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion, Release, Storage
 from tests.support.stores.restored_tasks import a_task, opened_again, restore
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease

@@ -10,12 +10,12 @@ from threading import Thread
 import psycopg
 import pytest
 
+from queue_core.client.local_calls import LocalQueue
 from queue_core.errors import QueueMovedError
-from queue_core.local import LocalQueue
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import ANY, Lease, NewTask, TagFilter
+from queue_core.unit.service import QueueService
 from queue_core.verbs import LeaseRequest
 from tests.support.eventually import eventually
 from tests.support.stores.postgres_connections import is_lock_awaited

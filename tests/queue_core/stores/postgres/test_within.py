@@ -7,13 +7,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
+from queue_core.client.local_calls import LocalQueue
 from queue_core.errors import InvalidRequestError, LeaseLostError, QueueMovedError, StoreError, UnknownQueueError
-from queue_core.local import LocalQueue
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.task import NewTask
+from queue_core.unit.service import QueueService
 from tests.support.servers import a_server
 from tests.support.stores.stores import new_store_url, new_url
 from tests.support.stores.task_builders import QUEUE, a_queue

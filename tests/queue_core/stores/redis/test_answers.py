@@ -10,13 +10,13 @@ import redis
 from structlog.testing import capture_logs
 
 import queue_core
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import OutcomeUnknownError, StoreError, StoreFullError, StoreUnavailableError, StoreUnsafeError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores import open_store
 from queue_core.stores.redis.client import handshake
 from queue_core.stores.redis.client.errors import CallFailedError
 from queue_core.task import ANY
+from queue_core.unit.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine
 from tests.support.stores.redis_clients import KEY, a_client, a_redis, count, counted, impatient, operator

@@ -6,7 +6,6 @@ from contextlib import closing
 import pytest
 
 from queue_core import semantics
-from queue_core.changes import MAX_TRIES, UNLEASED, HeldTasks, InStates, LeasedBy, Named, Removed, Selector
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.stats import PURGED
@@ -15,6 +14,7 @@ from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import ALL_STATES, ANY, NewTask, Progress, TagFilter, TaskState
 from queue_core.verbs import ClientCall, Release, Renewal
+from queue_core.verbs.change_verbs import MAX_TRIES, UNLEASED, HeldTasks, InStates, LeasedBy, Named, Removed, Selector
 from tests.support.stores import changes
 from tests.support.stores.redis_stores import a_redis_store
 from tests.support.stores.task_builders import QUEUE, a_queue, add, at, delete, lease, stats

@@ -8,6 +8,7 @@ import pytest
 from redis.crc import key_slot
 from structlog.testing import capture_logs
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.errors import (
     InvalidRequestError,
     OutcomeUnknownError,
@@ -15,14 +16,13 @@ from queue_core.errors import (
     StoreUnsafeError,
     WorkerRetiredError,
 )
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.client import pubsub
 from queue_core.stores.redis.client.client import RedisClient
 from queue_core.stores.redis.keys import key_of
 from queue_core.task import ANY, NewTask, QueueSpec
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion
 from tests.support.eventually import eventually
 from tests.support.stores.engines import Engine

@@ -7,15 +7,15 @@ import pytest
 import redis
 
 from queue_core.admission import Rate, TagLimits
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import START
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.store import Store
 from queue_core.stores import open_store
 from queue_core.stores.redis.calls import VERSION
 from queue_core.stores.redis.keys import LAYOUT, key_of
 from queue_core.stores.redis.store import RedisStore
 from queue_core.task import ANY, NewTask, TagFilter, TaskState
+from queue_core.unit.service import QueueService
 from queue_core.verbs import Deletion, LeaseRequest
 from tests.support.eventually import eventually
 from tests.support.stores.redis_stores import a_redis_store, hash_of, operator_of

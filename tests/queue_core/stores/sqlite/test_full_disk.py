@@ -8,8 +8,8 @@ from typing import Literal
 
 import pytest
 
-from queue_core.api import Queue
-from queue_core.connect import open_queues
+from queue_core.client.connect import open_queues
+from queue_core.client.queue import Queue
 from queue_core.errors import StoreFullError
 from queue_core.stores import open_store
 from queue_core.stores.sqlite.store import SqliteStore

@@ -8,13 +8,13 @@ from typing import Literal
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import ManualClock, SystemClock
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
-from queue_core.local import LocalQueues
-from queue_core.service import QueueService
 from queue_core.stores.sqlite.file import FOLDER_TIME_MICROSECONDS, FileIdentity
 from queue_core.stores.sqlite.store import SqliteStore
 from queue_core.task import NewTask
+from queue_core.unit.service import QueueService
 from tests.support.stores.task_builders import a_queue, add, lease, stats
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from queue_core.client import HttpQueue
+from queue_core.client.http_calls import HttpQueue
 from queue_core.task import NewTask
 from tests.support.eventually import eventually
 from tests.support.stores.syncs import OUTPUT, SyncEvent, events, traced, unsynced
@@ -18,7 +18,7 @@ MARKS = [f"mark-{number:03}-" for number in range(ADDS)]
 
 ADDING = """
 import sys
-from queue_core.connect import open_queue
+from queue_core.client.connect import open_queue
 queue = open_queue(sys.argv[1], "work", durability=sys.argv[2])
 for mark in sys.argv[3:]:
     queue.add(mark.encode())
