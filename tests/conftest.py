@@ -46,6 +46,14 @@ def _close(pipes: Sequence[int]) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Escape what a test printed or logged that is no UTF-8: xdist can't send it, and the whole run would end."""
+    report = yield
+    report.sections = [(name, text.encode("utf-8", "backslashreplace").decode()) for name, text in report.sections]
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Thousands of tests are made and none goes: looking for garbage among them, now or later, is a seventh of it."""
     gc.disable()

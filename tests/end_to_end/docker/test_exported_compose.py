@@ -59,7 +59,8 @@ def stack(engine: PrivateDockerEngine, tmp_path: Path) -> Iterator[Compose]:
         program = compose_program()
     except EngineUnavailableError as error:
         pytest.skip(str(error))
-    for name, written in EXPORTS["compose"](request).files.items():
+    exported = EXPORTS["compose"](request)
+    for name, written in {**exported.files, **exported.private}.items():
         (tmp_path / name).write_text(written)
     for role in ("admin", "worker"):
         (tmp_path / f"{role}.token").write_text(f"the-{role}-token-of-the-test")

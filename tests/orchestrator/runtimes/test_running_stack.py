@@ -134,4 +134,4 @@ def test_a_process_that_is_not_the_worker_is_never_signalled(tmp_path: Path) -> 
     stat = procfs.read_stat(os.getpid())
     assert stat is not None
     own = {"worker": "resize-2", "ref": procfs.ref_of(stat.pid, stat.start_ticks)}
-    assert "has not begun yet" in requests.stack_of(own, OURS).why, "it would end by a signal that it does not handle"
+    assert "has not started yet" in requests.stack_of(own, OURS).why, "it would end by a signal that it does not handle"
