@@ -51,8 +51,8 @@ def test_a_hook_that_runs_for_long_is_named_with_its_line() -> None:
     run(log, lambda hooks: hooks.on_start(load_model))
     first, second = log.entries[:2]
     assert (first["event"], first["hook"]) == (events.HOOK_SLOW, "on_start load_model")
-    assert f"{__file__}:" in str(first["stack"])
-    assert "in load_model" in str(first["stack"])
+    assert f"{__file__}:" in str(second["stack"]), "the first may have come before the hook's own line"
+    assert "in load_model" in str(second["stack"])
     assert str(first["sentence"]).startswith("on_start load_model has been running for ")
     assert "test_slow_hooks.py:" in str(first["sentence"])
     assert float(str(second["seconds"])) >= float(str(first["seconds"]))
@@ -66,7 +66,7 @@ def test_a_generator_is_named_as_well() -> None:
         yield 1
 
     run(log, lambda hooks: hooks.on_start(open_client))
-    assert "in open_client" in str(log.entries[0]["stack"])
+    assert "in open_client" in str(log.entries[1]["stack"])
 
 
 def test_an_async_hook_is_named_with_its_line() -> None:
@@ -77,7 +77,7 @@ def test_an_async_hook_is_named_with_its_line() -> None:
 
     run(log, lambda hooks: hooks.on_start(connect))
     assert log.entries[0]["hook"] == "on_start connect"
-    assert "in connect" in str(log.entries[0]["stack"])
+    assert "in connect" in str(log.entries[1]["stack"])
 
 
 def test_a_hook_that_fails_is_watched_no_longer() -> None:

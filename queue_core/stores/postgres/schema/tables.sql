@@ -169,8 +169,10 @@ CREATE TABLE trimmed (
     xid xid8 NOT NULL
 );
 
--- The workers: when each was first seen, and when it was retired; `place`: in the order in which they were first known.
+-- The places of workers, in the order in which they were first known.
 CREATE SEQUENCE worker_places;
+
+-- The workers: when each was first seen, and when it was retired.
 CREATE TABLE workers (
     worker text COLLATE "C" PRIMARY KEY,
     seen_at int8,
@@ -192,9 +194,10 @@ CREATE TABLE leads (
 ) WITH (fillfactor = 50);
 
 -- The places of kept answers and markers, in the order in which they were kept: one for each KiB. Those that are too far
--- behind the last are forgotten; `forgotten_at` is until when those that are were in use, in microseconds. Sequences, as
--- no transaction waits for another one's.
+-- behind the last are forgotten. A sequence, as no transaction waits for another one's.
 CREATE SEQUENCE answer_places;
+
+-- Until when those that are forgotten were in use, in microseconds. A sequence for the same reason.
 CREATE SEQUENCE forgotten_at MINVALUE 0 START 0;
 
 -- Take the place of an answer of so many KiB.
