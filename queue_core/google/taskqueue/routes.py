@@ -126,6 +126,8 @@ CONCURRENT_CALLS = 50
 """Calls of a batch that run at a time."""
 SHORT_BATCH_BYTES = 64 << 10
 """Larger batches are parsed in a thread, outside the event loop."""
+MAX_BATCH_BYTES = 32 << 20
+"""Bytes of a batch: it is joined, searched and cut by calls that nothing else can run beside."""
 MAX_BATCH_RESPONSE_BYTES = 32 << 20
 """Bytes of a batch's responses after which no further call is run."""
 _ALL = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -139,7 +141,7 @@ def routes(core: ServerState) -> Sequence[BaseRoute]:
         Route(PREFIX + "{path:path}", _view(core, partial(answer, core)), methods=_ALL),
         Route(
             f"/{discovery.BATCH_PATH}",
-            _view(core, partial(answer_batch, core), most=core.options.max_body_bytes),
+            _view(core, partial(answer_batch, core), most=min(core.options.max_body_bytes, MAX_BATCH_BYTES)),
             methods=_ALL,
         ),
         Route(discovery.DIRECTORY_PATH, _document_view(core, discovery.directory), methods=_ALL),

@@ -14,6 +14,8 @@ SHORT_BODY_BYTES: Final = 64 << 10
 """Bytes of a body that is parsed at once, whatever it contains."""
 SLICE_BYTES: Final = 256 << 10
 """Bytes that one step looks at: other threads run in between."""
+LONG_SLICE_BYTES: Final = 8 << 20
+"""The same, where a step looks for one byte."""
 _NO_MARKS: Final = bytes(sorted({*range(256)} - {*b'",'}))
 _IN_STRING: Final = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 
@@ -54,12 +56,20 @@ def _values(body: bytes | bytearray, most: int) -> int:
     return found
 
 
+def _find(body: bytes | bytearray, mark: bytes, begin: int, end: int) -> int:
+    """Return the first place of a byte in a part; -1: it has none."""
+    for at in range(begin, end, LONG_SLICE_BYTES):
+        if (found := body.find(mark, at, min(end, at + LONG_SLICE_BYTES))) >= 0:
+            return found
+    return -1
+
+
 def end_of_string(body: bytes | bytearray, at: int) -> int:
     """Return the place behind a string's closing quote, or the end of the body."""
-    close = body.find(b'"', at)
+    close = _find(body, b'"', at, len(body))
     if close < 0:
         return len(body)
-    if body.find(b"\\", at, close) >= 0:
+    if _find(body, b"\\", at, close) >= 0:
         close = at
         while (match := _IN_STRING.match(body, close, close + SLICE_BYTES)) is not None and match.end() > close:
             close = match.end()

@@ -229,6 +229,12 @@ def test_a_batch_out_of_form_is_refused_as_a_whole(server: RunningServer, conten
     assert error_of(told) == (400, "invalid")
 
 
+def test_a_batch_over_its_own_limit_is_refused_whatever_the_servers(server: RunningServer) -> None:
+    body = bytes(routes.MAX_BATCH_BYTES + 1)
+    told = server.ask("POST", "/batch/taskqueue/v1beta2", body, headers=[MIXED])
+    assert error_of(told) == (413, "uploadTooLarge")
+
+
 def test_a_batch_leads_nowhere_but_to_this_api(server: RunningServer) -> None:
     for path in ("/v1/queues", "/batch/taskqueue/v1beta2", "/taskqueue/v1beta2/../../v1/queues"):
         call = a_part(f"GET {path} HTTP/1.1\n\n".encode())
