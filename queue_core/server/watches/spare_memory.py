@@ -7,6 +7,7 @@ it refuses until the garbage collector comes by, which a server without callers 
 import asyncio
 import ctypes
 import gc
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Protocol
@@ -15,8 +16,12 @@ LOOK_SECONDS: Final = 2.0
 """Between two looks at the size of the process, each of some microseconds."""
 SPARE_BYTES: Final = 4 << 20
 """A server that has grown by less, between two looks or since it gave back, keeps it: it will be needed again."""
-COLLECTED_GENERATION: Final = 1
-"""Of objects, up to which an idle server collects: the older ones may be all tasks of a store in memory."""
+YOUNG: Final = 1
+"""The generation up to which a server collects that has very many objects: the old ones may be all tasks of a store."""
+MANY_BLOCKS: Final = 300_000
+"""Blocks that a server has made since it began, up to which it collects the old ones too: some 20 ms. An error may have
+grown old while its request waited, and it keeps the body."""
+_BLOCKS_AT_START = sys.getallocatedblocks()
 LONG_BLOCK_BYTES: Final = 256 << 10
 """Blocks of so many bytes are no part of a heap; glibc raises its own bound to 32 MiB after the first long body."""
 HEAPS: Final = 2
@@ -28,8 +33,11 @@ _PAGE_BYTES: Final = 4 << 10
 
 
 def give_back() -> None:
-    """Collect young garbage, and give free memory back; where the C library has no way to, nothing but that."""
-    gc.collect(COLLECTED_GENERATION)
+    """Collect garbage, and give free memory back; where the C library has no way to, nothing but that."""
+    if sys.getallocatedblocks() - _BLOCKS_AT_START < MANY_BLOCKS:
+        gc.collect()
+    else:
+        gc.collect(YOUNG)
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; without the interpreter's lock
     if trim is not None:
         trim(0)
