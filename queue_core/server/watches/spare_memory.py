@@ -18,8 +18,8 @@ SPARE_BYTES: Final = 4 << 20
 """A server that has grown by less, between two looks or since it gave back, keeps it: it will be needed again."""
 YOUNG: Final = 1
 """The generation up to which a server collects that has very many objects: the old ones may be all tasks of a store."""
-MANY_BLOCKS: Final = 300_000
-"""Blocks that a server has made since it began, up to which it collects the old ones too: some 20 ms. An error may have
+MANY_BLOCKS: Final = 800_000
+"""Blocks that a server has made since it began, up to which it collects the old ones too: some 30 ms. An error may have
 grown old while its request waited, and it keeps the body."""
 _BLOCKS_AT_START = sys.getallocatedblocks()
 LONG_BLOCK_BYTES: Final = 256 << 10
