@@ -67,7 +67,7 @@ LONG_BODY_BYTES: Final = 1 << 20
 MANY_VALUES: Final = 4_096
 """Commas of a body that is read in the loop; each value costs some microseconds."""
 TASK_BYTES: Final = 512
-"""What the commit of a task of `then` counts for besides the body: a task without members has two bytes of it."""
+"""Bytes for which the commit of a task of `then` counts besides the body: a task without members has two there."""
 MAX_PLAIN_BODY_BYTES: Final = 1 << 20
 """Bytes of a body without payloads."""
 MAX_REPORT_BODY_BYTES: Final = 16 << 20

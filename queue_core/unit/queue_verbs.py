@@ -10,15 +10,12 @@ from queue_core.stats import History, QueueStats, TagStats, TaskRemoval
 from queue_core.task import ALL_STATES, ANY, StoredTask, TagFilter, TaskState
 from queue_core.unit.verb import Change, ChangeTasks, Query
 from queue_core.verbs import NameOutcome, Page, answers, roles, wire
-from queue_core.verbs.change_verbs import InStates, Selector, named
+from queue_core.verbs.change_verbs import PIECE_TASKS, InStates, Selector, named
 from queue_core.verbs.validation import check_filter
 from queue_core.verbs.wire import Json
 
 if TYPE_CHECKING:
     from queue_core.unit.unit_of_work import UnitOfWork
-
-CHUNK: Final = 1000
-"""Tasks that one piece of a verb handles: larger ones keep other callers waiting for longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +123,7 @@ class Redrive(ChangeTasks):
     def selector(self) -> Selector:
         if self.names is not None:
             return named(self.names, depth="whole")
-        return InStates((TaskState.DEAD,), self.tags, CHUNK, depth="whole")
+        return InStates((TaskState.DEAD,), self.tags, PIECE_TASKS, depth="whole")
 
     def transition(self, task: StoredTask, *, now: Instant) -> StoredTask:
         return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task
@@ -277,3 +274,5 @@ class ReadHistory(Query[History]):
 
 SERVED: Final = (DeleteByName, Purge, Pause, Resume, Redrive, ReadHistory, ReadStats, ReadTagStats)
 """Those that a server serves as they say: one that is added here needs no other line at the server."""
+OTHERS: Final = (Peek,)
+"""Those whose endpoints are written by hand."""

@@ -6,7 +6,7 @@ second at the same time is refused and tries again.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from queue_core.clock import after
 from queue_core.errors import InvalidRequestError
@@ -94,3 +94,7 @@ def registrations(work: "UnitOfWork", kind: str) -> list[Registration]:
 
 def _session(kind: str) -> str:
     return f":registrations:{kind}"
+
+
+OTHERS: Final = (Register, ListRegistrations)
+"""Those whose endpoints are written by hand."""

@@ -234,3 +234,5 @@ class ObserveMany(Query[list[Observation | None]]):
 
 SERVED: Final = (DeleteQueue, ReadStorage, LimitStorage, RetireWorker, ReleaseWorker, Lead)
 """Those that a server serves as they say."""
+OTHERS: Final = (PutQueue, ListQueues, Observe, ObserveMany)
+"""Those whose endpoints are written by hand."""

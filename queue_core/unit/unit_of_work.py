@@ -8,8 +8,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Literal, TypeVar
 
-from pydantic_core import from_json, to_json
-
 from queue_core import events, limits
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
 from queue_core.clock import MICROSECONDS, Instant
@@ -70,7 +68,7 @@ from queue_core.verbs import (
     handed_over,
     key_reused,
 )
-from queue_core.verbs.change_verbs import READY_OR_HELD, Selector, Transition
+from queue_core.verbs.change_verbs import PIECE_TASKS, READY_OR_HELD, Selector, Transition
 from queue_core.verbs.validation import (
     check_choice,
     check_filter,
@@ -82,8 +80,6 @@ from queue_core.verbs.validation import (
     check_storage_limit,
 )
 
-PURGE_CHUNK = 1000
-"""Tasks that one purge handles: larger chunks keep other callers waiting for longer."""
 EXPIRY_CHUNK = 500
 """Due tasks that one `expire` handles."""
 # Limits on the lists of one observation, which keep its cost and its size bounded.
@@ -476,24 +472,12 @@ class UnitOfWork(Outbox):
         self._storage.forget()
 
     def delete_by_name(
-        self,
-        queue: str,
-        names: Sequence[str],
-        *,
-        removal: TaskRemoval = DELETED_BY_NAME,
-        call: ClientCall | None = None,
+        self, queue: str, names: Sequence[str], *, removal: TaskRemoval = DELETED_BY_NAME
     ) -> list[NameOutcome]:
         """Delete tasks by name without checking their leases."""
         limits.check_known_names(names)
         at = self.now
-        outcomes: list[NameOutcome] = self._once(
-            call,
-            "other",
-            lambda transaction: transaction.delete_by_name(queue, names, removal=removal, now=at),
-            queue=queue,
-            encode=to_json,
-            decode=from_json,
-        )
+        outcomes = self.transaction.delete_by_name(queue, names, removal=removal, now=at)
         self.record(
             QueueEvent(events.TASK_DELETED, at, queue, name, reason=removal.reason if removal.holder is None else None)
             for name, outcome in zip(names, outcomes, strict=True)
@@ -508,9 +492,9 @@ class UnitOfWork(Outbox):
         check_filter(tags)
         check_choice("dead", dead, ("keep", "only"))
         if dead == "keep":
-            count = self.transaction.purge(queue, tags, limit=PURGE_CHUNK, removal=removal, now=self.now)
+            count = self.transaction.purge(queue, tags, limit=PIECE_TASKS, removal=removal, now=self.now)
         else:
-            count = self.transaction.purge_dead(queue, tags, limit=PURGE_CHUNK, now=self.now)
+            count = self.transaction.purge_dead(queue, tags, limit=PIECE_TASKS, now=self.now)
         if count:
             self.record([QueueEvent(events.QUEUE_PURGED, self.now, queue, count=count, reason=removal.reason)])
         return count

@@ -145,10 +145,9 @@ class ChangeTasks(Change[int]):
 
 
 def result_type(kind: type[Verb[R]]) -> type[R]:
-    """Return the type of a verb's result: that of its base, as in `Change[int]`."""
-    if issubclass(kind, ChangeTasks):
-        return cast("type[R]", int)
-    return cast("type[R]", get_args(kind.__orig_bases__[0])[0])  # type: ignore[attr-defined]
+    """Return the type of a verb's result: that of its nearest base, as in `Change[int]`."""
+    bases = (base for each in kind.__mro__ for base in vars(each).get("__orig_bases__", ()))
+    return cast("type[R]", next(given[0] for base in bases if (given := get_args(base))))
 
 
 def answer_key(kind: type[Verb[R]]) -> str | None:

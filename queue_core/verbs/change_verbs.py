@@ -31,6 +31,8 @@ _FIRST = itemgetter(0)
 UNLEASED = (TaskState.READY, TaskState.HELD, TaskState.DELAYED)
 """The states of living tasks that nobody has leased, in the order in which a purge removes them."""
 READY_OR_HELD = frozenset({TaskState.READY, TaskState.HELD})
+PIECE_TASKS = 1000
+"""Tasks that one piece of a purge or a redrive handles: more keep other callers waiting for longer."""
 MAX_TRIES = 20
 """How often a change is tried again whose tasks were changed by others between `hold` and `change`."""
 

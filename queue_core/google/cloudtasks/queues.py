@@ -27,7 +27,8 @@ from queue_core.server.callers.auth import described
 from queue_core.server.state import ServerState
 from queue_core.stats import TaskRemoval
 from queue_core.task import ANY, QueueSpec
-from queue_core.unit.unit_of_work import PURGE_CHUNK, UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.verbs.change_verbs import PIECE_TASKS
 
 QUEUE_YAML = "queue.yaml"
 MAX_PAGE_QUEUES = 9800
@@ -197,7 +198,7 @@ async def purge_queue(core: ServerState, call: CloudTasksCall) -> Values:
 
     removal = TaskRemoval(f"purged by {described(call.caller)}")
     count, began_at = await core.committer.run(begin)
-    for _ in range(count // PURGE_CHUNK + 1):
+    for _ in range(count // PIECE_TASKS + 1):
         if not await core.committer.run(lambda unit: unit.purge(name.queue, ANY, dead="keep", removal=removal)):
             break
     spec = await core.read(lambda unit: unit.transaction.queue(name.queue))

@@ -42,11 +42,8 @@ ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
         "release": "update",
         "delete": "delete",
         "wait": "look",
-        "queues": "look",
         "schedules": "look",
-        "peek": "list",
         "search": "list",
-        "observe": "list",
         "events": "list",
         "operate": "update",
         "kill": "update",
@@ -55,7 +52,6 @@ ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
         "postpone-matching": "update",
         "retag-matching": "update",
         "delete-matching": "delete",
-        "declare-queue": "update",
         **{verb.permission: verb.access for verb in VERBS if verb.access is not None},
     }
 )

@@ -29,12 +29,7 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "delete": WORK,
         "mailboxes": WORK,
         "wait": READ,
-        "observe": INSPECT,
-        "peek": INSPECT,
         "events": INSPECT,
-        "queues": READ,
-        "declare-queue": WORK,
-        "register": ADMINISTER,
         "register-worker": WORK,
         "search": INSPECT,
         "release-matching": OPERATE,
@@ -42,7 +37,6 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "postpone-matching": OPERATE,
         "retag-matching": OPERATE,
         "delete-matching": ADMINISTER,
-        "registrations": READ,
         "backup": ADMINISTER,
         "vacuum": ADMINISTER,
         "schedules": READ,
@@ -86,8 +80,7 @@ ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
 OF_ALL_QUEUES: Final = frozenset(
-    ["register", "backup", "declare-schedules", "add-ticks", "vacuum"]
-    + [verb.permission for verb in VERBS if verb.access is None]
+    ["backup", "declare-schedules", "add-ticks", "vacuum"] + [verb.permission for verb in VERBS if verb.access is None]
 )
 """Verbs that concern the whole store: a token for some queues is refused."""
 

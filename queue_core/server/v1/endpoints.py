@@ -65,7 +65,7 @@ _SERVED: Mapping[type[Verb[Any]], Served[Any]] = {
         handlers.wake_released,
     ),
 }
-"""What the server adds to some verbs."""
+"""The parts of some verbs' endpoints that only the server knows."""
 
 
 def _of_verbs(kinds: Iterable[type[Verb[Any]]]) -> list[Endpoint]:

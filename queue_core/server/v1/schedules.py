@@ -2,6 +2,7 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
+from typing import Protocol, TypeVar
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -18,6 +19,9 @@ from queue_core.server.v1.handlers import EndpointCall, change, log_change
 from queue_core.unit import schedules as schedule_verbs
 from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs.roles import Access
+
+R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 
 MAX_BODY_BYTES = 16 << 20
 """Bytes of a declaration of all schedules."""
@@ -91,29 +95,30 @@ async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noq
 
 
 async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
-    now = _now(core)
-    await _check(core, call, "insert")
-    name = call.path["schedule"]
-    done = await change(core, call, AddedTick, lambda work: schedule_verbs.run_schedule(work, name, now=now))
-    log_change(call, "run schedule")
-    return done
+    return await _change_one(core, call, "run", "insert", AddedTick, schedule_verbs.run_schedule)
 
 
 async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
-    now = _now(core)
-    await _check(core, call, "update")
-    name = call.path["schedule"]
-    done = await change(core, call, ScheduleStatus, lambda work: schedule_verbs.pause_schedule(work, name, now=now))
-    log_change(call, "pause schedule")
-    return done
+    return await _change_one(core, call, "pause", "update", ScheduleStatus, schedule_verbs.pause_schedule)
 
 
 async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
-    now = _now(core)
-    await _check(core, call, "update")
-    name = call.path["schedule"]
-    done = await change(core, call, ScheduleStatus, lambda work: schedule_verbs.resume_schedule(work, name, now=now))
-    log_change(call, "resume schedule")
+    return await _change_one(core, call, "resume", "update", ScheduleStatus, schedule_verbs.resume_schedule)
+
+
+class _OfOneSchedule(Protocol[R_co]):
+    """A verb of one schedule."""
+
+    def __call__(self, work: UnitOfWork, name: str, *, now: Instant) -> R_co: ...
+
+
+async def _change_one(
+    core: ServerState, call: EndpointCall, action: str, access: Access, result: type[R], verb: _OfOneSchedule[R]
+) -> R:
+    now, name = _now(core), call.path["schedule"]
+    await _check(core, call, access)
+    done = await change(core, call, result, lambda work: verb(work, name, now=now))
+    log_change(call, f"{action} schedule")
     return done
 
 

@@ -25,7 +25,7 @@ _BLOCKS_AT_START = sys.getallocatedblocks()
 LONG_BLOCK_BYTES: Final = 256 << 10
 """Blocks of so many bytes are no part of a heap; glibc raises its own bound to 32 MiB after the first long body."""
 HEAPS: Final = 2
-"""Of all threads together. Few wait for one another, as most of what they do needs the interpreter's lock."""
+"""The heaps of all threads together. Few threads wait for one another, as they need the interpreter's lock."""
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8
 _STATM: Final = Path("/proc/self/statm")

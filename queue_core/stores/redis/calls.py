@@ -43,7 +43,7 @@ DATA = 2
 """The index at which the data of an answer begin: behind a letter and flags."""
 MAX_CALLS = 64
 """The most calls of one queue's functions that one call of a client makes."""
-# What callers can make one queue keep, at most; of more, the oldest sessions and any workers are forgotten.
+# The bounds of one queue's kept answers and workers; beyond them the oldest sessions and any workers are forgotten.
 MAX_SEEN_WORKERS = 100_000
 MAX_SESSIONS = 20_000
 MAX_ANSWER_BYTES = 64 << 20

@@ -77,7 +77,7 @@ def _changed_before(spec: QueueSpec, sent: bytes, selector: Selector) -> HeldTas
         sets = [record for record in records if record[0] == _SET_BYTE]
         number = sum(_LENGTH.unpack_from(record, len(_SET))[0] for record in sets) + len(records) - len(sets)
         return replace(_of_set(spec, selector, number), is_repeat=True)
-    # What the first try left is sought from the beginning: what it changed is not found any more.
+    # The rest is searched from the beginning: the tasks that the first try changed are no longer found.
     rest = replace(selector, begin=NEVER) if isinstance(selector, LeasedBy) else None
     return replace(_held(spec, records, selector), is_repeat=True, rest=rest)
 

@@ -40,7 +40,7 @@ COLUMNS = (
     " payload IS NULL AS is_long, max_leases, priority, headers"
 )
 REMOVED_COLUMNS = "id, tag, state, name, payload IS NULL AS is_long"
-"""What a removal has to know of a task that nobody has leased."""
+"""The columns that a removal reads of a task that nobody has leased."""
 REMOVED_WIDTH = 5
 """How many columns these are."""
 _CHANGED = "state = ?, eta = ?, ready_at = ?, leases = ?, leased_at = ?, worker = ?, reason = ?, spent = ?"

@@ -20,6 +20,7 @@ from queue_core.task import Lease, NewTask
 from queue_core.unit.service import QueueService
 from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import Added, ClientCall, Deletion, Granted, Release, Renewal
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 
@@ -236,7 +237,7 @@ def test_a_renewal_that_was_late_on_its_way_does_not_shorten_a_later_one(store: 
 def test_names_deleted_once_are_told_as_they_were(store: Store) -> None:
     add(store, ClientCall("p", 1), NewTask(b"x", name="x"))
     for call in (FIRST, AGAIN):
-        assert run(store, lambda turn, call=call: turn.delete_by_name(QUEUE, ["x"], call=call)) == ["deleted"]  # type: ignore[misc]
+        assert run(store, lambda turn, call=call: changes.delete_by_name_once(turn, call, QUEUE, ["x"])) == ["deleted"]  # type: ignore[misc]
 
 
 def test_answers_outlive_the_process_that_gave_them(store: Store) -> None:

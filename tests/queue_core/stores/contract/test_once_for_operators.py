@@ -29,8 +29,9 @@ from queue_core.unit.registration_verbs import register, registrations
 from queue_core.unit.schedules import declare_schedules, pause_schedule, resume_schedule
 from queue_core.unit.searches import ChangePlan, change_pieces, keep_plan, plan_of, read_page, total_of
 from queue_core.unit.service import QueueService
-from queue_core.unit.unit_of_work import PURGE_CHUNK, UnitOfWork
+from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Release
+from queue_core.verbs.change_verbs import PIECE_TASKS
 from queue_core.verbs.criteria import ChangeTo, Scan, Search
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
@@ -226,7 +227,7 @@ def _skip_if_it_never_fails(store: Store) -> None:
 
 # -- calls of several transactions -----------------------------------------------------------------------------------
 
-MANY = PURGE_CHUNK + 3
+MANY = PIECE_TASKS + 3
 
 
 def test_a_purge_sent_again_has_the_count_of_the_whole_call_and_deletes_nothing_new(store: Store) -> None:
@@ -243,7 +244,7 @@ def test_a_purge_that_stopped_half_way_is_finished_by_its_repeat_and_left_alone_
     pieces = pieces_of(Purge(QUEUE), by="somebody")
     add(store, *[NewTask(b"old")] * MANY)
     begun = piecewise(store, CALL, pieces, most=1)
-    assert (begun.total, begun.is_over) == (PURGE_CHUNK, False)
+    assert (begun.total, begun.is_over) == (PIECE_TASKS, False)
     assert piecewise(store, REPEAT, pieces).total == MANY
     add(store, NewTask(b"new"))
     late = run(store, lambda work: next_piece(work, CALL, pieces, done=begun))
@@ -348,7 +349,7 @@ def test_a_failure_of_a_later_piece_says_how_many_tasks_were_changed(store: Stor
             raise StoreUnavailableError("the disk is away; nothing was changed")
         return pieces(piece)
 
-    with pytest.raises(OutcomeUnknownError, match=f"{PURGE_CHUNK:,} tasks were changed"):
+    with pytest.raises(OutcomeUnknownError, match=f"{PIECE_TASKS:,} tasks were changed"):
         run_pieces(lambda operation: run(store, operation), fails_later)
     assert stats(store).ready == 3
 

@@ -16,6 +16,7 @@ from queue_core.unit.queue_verbs import Purge
 from queue_core.unit.service import QueueService
 from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Deletion, Release, Renewal, meaning_of
+from tests.support.stores import changes
 from tests.support.stores.restored_tasks import opened_again
 from tests.support.stores.task_builders import QUEUE, a_queue, stats
 
@@ -32,7 +33,7 @@ VERBS: Final[dict[str, Verb]] = {
     "delete": lambda work, call, token: work.delete(QUEUE, [Deletion(token)], call=call),
     "renew": lambda work, call, token: work.renew(QUEUE, [Renewal(token, 120)], call=call),
     "release": lambda work, call, token: work.release(QUEUE, [Release(token)], call=call),
-    "delete by name": lambda work, call, _: work.delete_by_name(QUEUE, ["named"], call=call),
+    "delete by name": lambda work, call, _: changes.delete_by_name_once(work, call, QUEUE, ["named"]),
     "pause": lambda work, call, _: once(
         work, call, lambda work: work.set_paused(QUEUE, "paused"), encode=lambda _: b"true", decode=lambda _: True
     ),
