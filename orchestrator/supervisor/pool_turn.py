@@ -17,7 +17,7 @@ from orchestrator.fleet.external import ExternalWorkers, observe_external, wante
 from orchestrator.fleet.observation import observe
 from orchestrator.fleet.quarantine import reserved
 from orchestrator.fleet.responsiveness import mark_unresponsive, next_watch
-from orchestrator.fleet.trend import trend_after
+from orchestrator.fleet.trend import point_of, trend_after
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.deadline import HelperPool
 from orchestrator.scaling.decision import Decision
@@ -182,7 +182,8 @@ class PoolTurn:
             pool.fleet = replace(pool.fleet, forks=not pool.fleet.forks)
         pool.record_leases()
         pool.counters.count_sample(sample, since=since, slo_seconds=spec.slo)
-        pool.trend = trend_after(pool.trend, ready=sample.ready, workers=len(pool.fleet.alive), now=sample.at)
+        busy = sum(worker.state == "busy" for worker in pool.fleet.alive)
+        pool.trend = trend_after(pool.trend, point_of(sample, workers=len(pool.fleet.alive), busy=busy))
         if pool.fleet is not before:
             for started in pool.fleet.started:
                 log.info(

@@ -1,4 +1,4 @@
-"""Tasks in and out of a queue per second: the difference of its totals between two looks. Pure."""
+"""Tasks in and out of a queue per second: the difference of its totals between two samples. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,41 +8,54 @@ from queue_core.clock import MICROSECONDS
 from queue_core.verbs.wire import Json
 
 KEPT_SECONDS: Final = 15.0
-"""Looks of before are forgotten: the rate is that of now."""
+"""Earlier samples are forgotten: the rate is the current one."""
 LEAST_SECONDS: Final = 0.9
-"""Time between two looks, at least, for a rate that says something."""
+"""Time between two samples, at least, for a rate that says something."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTotals:
-    """The totals of a queue at an instant, in seconds."""
+    """The totals of a queue at an instant, in seconds; `failed` counts attempts."""
 
     at: float
     added: int
     deleted: int
+    failed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRates:
+    """Tasks added and completed, and attempts that failed, per second."""
+
+    added: float
+    completed: float
+    failed: float
 
 
 def totals_of(stats: Json) -> QueueTotals:
-    """Return a look, from a queue's stats."""
-    as_of, added, deleted = (int(str(stats[name])) for name in ("as_of", "added_total", "deleted_total"))
-    return QueueTotals(as_of / MICROSECONDS, added, deleted)
+    """Return a sample, from a queue's stats."""
+    as_of, added, deleted, released, expired = (
+        int(str(stats[name])) for name in ("as_of", "added_total", "deleted_total", "released_total", "expired_total")
+    )
+    return QueueTotals(as_of / MICROSECONDS, added, deleted, released + expired)
 
 
 def kept(looks: Sequence[QueueTotals], look: QueueTotals) -> tuple[QueueTotals, ...]:
-    """Return the looks of late, with one more."""
-    of_late = [one for one in looks if 0 <= look.at - one.at <= KEPT_SECONDS]
-    if of_late and look.at - of_late[-1].at < LEAST_SECONDS:
-        return tuple(of_late)
-    return (*of_late, look)
+    """Return the recent samples, with one more."""
+    recent = [one for one in looks if 0 <= look.at - one.at <= KEPT_SECONDS]
+    if recent and look.at - recent[-1].at < LEAST_SECONDS:
+        return tuple(recent)
+    return (*recent, look)
 
 
-def rates(looks: Sequence[QueueTotals], look: QueueTotals) -> tuple[float, float] | None:
-    """Return tasks added and done per second since the oldest look of late; None without one.
+def rates(looks: Sequence[QueueTotals], look: QueueTotals) -> QueueRates | None:
+    """Return the rates since the oldest recent sample; None without one.
 
-    Totals that went down are those of a queue that was made anew.
+    Totals that went down are those of a queue that was deleted and made again.
     """
     since = next((one for one in looks if LEAST_SECONDS <= look.at - one.at <= KEPT_SECONDS), None)
-    if since is None or look.added < since.added or look.deleted < since.deleted:
+    if since is None or look.added < since.added or look.deleted < since.deleted or look.failed < since.failed:
         return None
     seconds = look.at - since.at
-    return (look.added - since.added) / seconds, (look.deleted - since.deleted) / seconds
+    added, completed, failed = look.added - since.added, look.deleted - since.deleted, look.failed - since.failed
+    return QueueRates(added / seconds, completed / seconds, failed / seconds)

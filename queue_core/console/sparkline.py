@@ -1,6 +1,6 @@
 """A line of an hour as the points of an SVG, small enough for a row of a table. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
@@ -15,15 +15,15 @@ class Sparkline:
     """A line: its parts as `points` of SVG polylines, and its least and greatest value for those who do not see it."""
 
     parts: tuple[str, ...]
-    least: int
-    most: int
+    least: float
+    most: float
 
     width: int = WIDTH
     height: int = HEIGHT
 
 
 @lru_cache(maxsize=4_096)
-def sparkline(values: tuple[int | None, ...]) -> Sparkline | None:
+def sparkline(values: tuple[float | None, ...]) -> Sparkline | None:
     """Return the line through values at equal distances; None where there are not two to draw one through.
 
     None among the values interrupts the line. It begins at 0, so that small changes of many look small.
@@ -42,10 +42,21 @@ def sparkline(values: tuple[int | None, ...]) -> Sparkline | None:
     return Sparkline(tuple(" ".join(part) for part in parts if len(part) > 1), min(known), most)
 
 
-def total_of(lines: Sequence[Sequence[int | None]]) -> tuple[int | None, ...]:
+def total_of(lines: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:
     """Return the sum of several lines, point by point; None where none of them has a value."""
-    sums = []
+    return _together(lines, sum)
+
+
+def greatest_of(lines: Sequence[Sequence[float | None]]) -> tuple[float | None, ...]:
+    """Return the greatest of several lines, point by point; None where none of them has a value."""
+    return _together(lines, max)
+
+
+def _together(
+    lines: Sequence[Sequence[float | None]], value: Callable[[Sequence[float]], float]
+) -> tuple[float | None, ...]:
+    points = []
     for values in zip(*lines, strict=True):
-        known = [value for value in values if value is not None]
-        sums.append(sum(known) if known else None)
-    return tuple(sums)
+        known = [one for one in values if one is not None]
+        points.append(value(known) if known else None)
+    return tuple(points)

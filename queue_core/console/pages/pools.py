@@ -10,22 +10,25 @@ from queue_core.console.api import ApiProblemError, quoted, refused
 from queue_core.console.call import MAX_DIGITS, PageCall
 from queue_core.console.command_examples import curl, towline
 from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.trends import trends_of_pools
+from queue_core.console.pool_chart import chart_rows
 from queue_core.process.wording import counted
 from queue_core.verbs.wire import Json
 
 DECISIONS_SHOWN: Final = 200
+DEATHS_SHOWN: Final = 100
 _SECONDS: Final = re.compile(r"\d{1,11}(\.\d{0,9})?")
 _INPUTS: Final = (
-    ("arrival_rate", "tasks arrive a second"),
-    ("service_seconds", "seconds a task takes"),
-    ("startup_seconds", "seconds a worker takes to start"),
-    ("usable_slo_seconds", "seconds of the slo that are left for waiting"),
+    ("arrival_rate", "tasks per second arriving"),
+    ("service_seconds", "seconds per task"),
+    ("startup_seconds", "seconds to start a worker"),
+    ("usable_slo_seconds", "seconds of the SLO left for waiting"),
     ("busy", "busy workers"),
     ("idle", "idle workers"),
     ("starting", "starting workers"),
     ("draining", "draining workers"),
-    ("ready", "tasks ready"),
-    ("in_flight", "tasks in flight"),
+    ("ready", "tasks waiting"),
+    ("in_flight", "tasks running"),
     ("delayed", "tasks delayed"),
 )
 
@@ -34,14 +37,17 @@ async def pool(call: PageCall) -> Mapping[str, object]:
     """Return a pool now, or as it was at `?at=`, in seconds since the epoch."""
     path, at = f"/v1/pools/{quoted(call.path['pool'])}", _time(call.one("at"))
     query = [("at", at)] if at else []
-    why, decided, workers, overridden = await asyncio.gather(
+    why, decided, workers, overridden, trends, deaths = await asyncio.gather(
         call.get(f"{path}/why", query=query),
         call.get(f"{path}/decisions", query=[("limit", str(DECISIONS_SHOWN))]),
         call.get("/v1/workers", query=[("pool", call.path["pool"])]),
         _overrides(call, path),
+        trends_of_pools(call),
+        _deaths(call),
     )
     decision = cast("Json | None", why["now"])
     decisions = cast("list[Json]", decided["decisions"])
+    trend = next((one for one in trends if one["pool"] == call.path["pool"]), None)
     return {
         "pool": call.path["pool"],
         "why": why,
@@ -49,7 +55,7 @@ async def pool(call: PageCall) -> Mapping[str, object]:
         "decision": decision,
         "inputs": [(words, decision[name]) for name, words in _INPUTS if decision and name in decision],
         "decisions": folded(decisions),
-        "points": _points(decisions, decision, call.now_seconds),
+        "points": chart_rows(decisions, decision, trend, deaths, now=call.now_seconds),
         "workers": workers["workers"],
         "held": _held(cast("list[Json]", workers["workers"])),
         "orders": overridden,
@@ -79,18 +85,18 @@ async def _overrides(call: PageCall, path: str) -> list[str]:
     return [str(one) for one in cast("list[object]", found["sentences"])]
 
 
+async def _deaths(call: PageCall) -> list[Json]:
+    """Return the pool's workers that failed, newest first."""
+    if "/v1/deaths" not in call.paths:
+        return []
+    query = [("pool", call.path["pool"]), ("failures", "true"), ("limit", str(DEATHS_SHOWN))]
+    return cast("list[Json]", (await call.get("/v1/deaths", query=query))["deaths"])
+
+
 def _held(workers: Sequence[Json]) -> str:
     """Return how many tasks the workers hold, as a sentence."""
     count = sum(cast("int", one.get("holding") or 0) for one in workers)
     return f"{'They hold' if len(workers) > 1 else 'It holds'} {counted(count, 'task')} now." if count else ""
-
-
-def _points(decisions: Sequence[Json], decision: Json | None, now: float) -> list[tuple[float, object, object, object]]:
-    """Return time, size, wanted size and backlog, oldest first, up to now."""
-    points = [(_seconds(one["at"]), one["current"], one["target"], one["ready"]) for one in reversed(decisions)]
-    if decision is not None and points and now > points[-1][0]:
-        points.append((now, decision["current"], decision["target"], decision["ready"]))
-    return points
 
 
 def _seconds(at: object) -> float:

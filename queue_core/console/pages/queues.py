@@ -21,7 +21,7 @@ from queue_core.console.matching import (
     query_of,
 )
 from queue_core.console.pages.page import Act, ConsolePage
-from queue_core.console.pages.trends import trends_of_queues
+from queue_core.console.pages.trends import rates_of_queues, trends_of_queues
 from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
 from queue_core.process.wording import counted
@@ -46,10 +46,13 @@ async def all_queues(call: PageCall) -> Mapping[str, object]:
     stats = {str(one["queue"]): one for one in cast("list[Json]", counts["queues"])}
     text = call.one("q").strip()
     wanted = text.lower()
-    rows = [(spec, stats[str(spec["name"])]) for spec in specs if str(spec["name"]) in stats]
+    moving = rates_of_queues(call, stats.values())
+    rows = [
+        (spec, stats[str(spec["name"])], moving.get(str(spec["name"]))) for spec in specs if str(spec["name"]) in stats
+    ]
     found_rows = [row for row in rows if wanted in str(row[0]["name"]).lower()]
     if text and not found_rows:
-        meant = await tasks_meant(call, [str(spec["name"]) for spec, _ in rows], text)
+        meant = await tasks_meant(call, [str(spec["name"]) for spec, *_ in rows], text)
         nothing: dict[str, object] = {"rows": (), "total": len(rows), "next": 0, "as_of": counts["as_of"]}
         return {**nothing, "trends": trends, "found_tasks": meant, "page": FOUND_PAGE}
     begin = _place(call.one("from"))

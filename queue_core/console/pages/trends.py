@@ -1,10 +1,11 @@
 """The last hour of the pools, for the rows of pages: asked for now and then, as a minute is one point."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError
 from queue_core.console.call import PageCall
+from queue_core.console.rates import QueueRates, QueueTotals, kept, rates, totals_of
 from queue_core.console.sparkline import Sparkline, sparkline, total_of
 from queue_core.verbs.wire import Json
 
@@ -38,3 +39,13 @@ async def trends_of_queues(call: PageCall) -> dict[str, Sparkline | None]:
     for one in await trends_of_pools(call):
         by_queue.setdefault(str(one["queue"]), []).append(ready_in(one))
     return {queue: sparkline(total_of(lines)) for queue, lines in by_queue.items()}
+
+
+def rates_of_queues(call: PageCall, stats: Iterable[Json]) -> dict[str, QueueRates]:
+    """Return what goes in and out of each queue per second, as far as this sample and recent ones say."""
+    key = ("samples of queues", call.rights)
+    looks = cast("dict[str, tuple[QueueTotals, ...]]", call.memory.get(key) or {})
+    now = {str(one["queue"]): totals_of(one) for one in stats}
+    call.memory.put(key, {queue: kept(looks.get(queue, ()), look) for queue, look in now.items()})
+    found = {queue: rates(looks.get(queue, ()), look) for queue, look in now.items()}
+    return {queue: one for queue, one in found.items() if one is not None}

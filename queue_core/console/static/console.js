@@ -43,7 +43,7 @@
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
       const table = document.getElementById(figure.dataset.chart);
       if (!table || !window.uPlot) continue;
-      const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map((cell) => Number(cell.dataset.value)));
+      const rows = [...table.tBodies[0].rows].map((row) => [...row.cells].map(({ dataset: { value } }) => value ? Number(value) : null));
       if (rows.length < 2) continue;
       const heads = [...table.tHead.rows[0].cells].map((cell) => cell.textContent);
       const columns = heads.map((_, column) => rows.map((row) => (Number.isFinite(row[column]) ? row[column] : null)));
@@ -52,18 +52,24 @@
       const style = getComputedStyle(document.documentElement);
       const color = (name) => style.getPropertyValue(name).trim();
       const axis = { stroke: color("--dim"), grid: { stroke: color("--line"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
-      const strokes = [color("--accent"), color("--warn"), color("--good"), color("--bad")];
+      const strokes = [color("--accent"), color("--warn"), color("--good"), color("--bad"), color("--bad"), color("--dim")];
       const time = (seconds) => clock(new Date(seconds * 1000));
-      // The last column has a scale of its own: a backlog is of another size than a pool.
-      const last = heads.length - 1;
-      const line = (label, place) => place === 0 ? { label, value: (_, at) => at === null ? "" : time(at) } : {
-        label, stroke: strokes[(place - 1) % 4], width: 2, scale: place === last ? "last" : "y", points: { show: false },
-        dash: place === 2 && place !== last ? [6, 4] : undefined, paths: place === last ? undefined : uPlot.paths.stepped({ align: 1 }),
+      // A column is a stepped line, dashed, as bars or points at the foot of the chart, or a backlog on the right axis.
+      const marks = [...table.tHead.rows[0].cells].map((cell) => cell.dataset.mark || "line");
+      const step = uPlot.paths.stepped({ align: 1 });
+      const shapes = {
+        line: (stroke) => ({ stroke, width: 2, scale: "y", paths: step, spanGaps: true, points: { show: false } }),
+        dash: (stroke) => ({ stroke, width: 2, scale: "y", paths: step, spanGaps: true, dash: [6, 4], points: { show: false } }),
+        bars: () => ({ stroke: color("--bad"), fill: color("--bad"), width: 0, scale: "foot", paths: uPlot.paths.bars({ size: [0.6, 8, 2] }), points: { show: false } }),
+        points: () => ({ stroke: color("--bad"), scale: "foot", paths: () => null, points: { show: true, size: 9, width: 2, fill: color("--card") } }),
+        right: (stroke) => ({ stroke, width: 1.5, scale: "last", paths: step, spanGaps: true, points: { show: false } }),
       };
+      const line = (label, place) => place === 0 ? { label, value: (_, at) => at === null ? "" : time(at) }
+        : { label, ...shapes[marks[place]](strokes[(place - 1) % strokes.length]) };
       const whole = (_, splits) => splits.map((one) => Number.isInteger(one) ? one.toLocaleString("en") : "");
       const fromZero = (_, __, most) => [0, Math.max(1, most)];
       const chart = new uPlot({
-        width: widthOf(figure), height: 220, scales: { y: { range: fromZero }, last: { range: fromZero } },
+        width: widthOf(figure), height: 220, scales: { y: { range: fromZero }, last: { range: fromZero }, foot: { range: (_, __, most) => [0, 4 * Math.max(1, most)] } },
         axes: [{ ...axis, space: 90, values: (_, splits) => splits.map(time) }, { ...axis, values: whole },
           { ...axis, scale: "last", side: 1, grid: { show: false }, values: whole }],
         series: heads.map(line),

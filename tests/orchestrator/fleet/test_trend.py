@@ -1,9 +1,12 @@
 """The last hour of a pool, a point a minute."""
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.base.clock import Monotonic
-from orchestrator.fleet.trend import MINUTES, Trend, TrendPoint, by_minute, trend_after
+from orchestrator.base.samples import LeaseSample, QueueSample
+from orchestrator.fleet.trend import MINUTES, Trend, TrendPoint, by_minute, minute_of, point_of, rates_of, trend_after
 from orchestrator.http_api.trends import pool_trends
 from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 
@@ -11,7 +14,7 @@ from tests.support.fleet.fleet_views import a_heartbeat, a_running_pool, a_view
 def sampled(*samples: tuple[float, int, int]) -> Trend:
     trend: Trend = ()
     for seconds, ready, workers in samples:
-        trend = trend_after(trend, ready=ready, workers=workers, now=Monotonic(seconds))
+        trend = trend_after(trend, TrendPoint(minute_of(Monotonic(seconds)), ready, workers))
     return trend
 
 
@@ -35,7 +38,7 @@ def test_an_hour_is_kept() -> None:
 
 def test_a_sample_that_changes_nothing_makes_no_new_value() -> None:
     trend = sampled((0.0, 3, 1))
-    assert trend_after(trend, ready=2, workers=1, now=Monotonic(30.0)) is trend
+    assert trend_after(trend, TrendPoint(0, 2, 1)) is trend
 
 
 def test_minutes_without_a_sample_are_shown_as_such() -> None:
@@ -47,8 +50,36 @@ def test_minutes_without_a_sample_are_shown_as_such() -> None:
 def test_the_trends_of_all_pools_are_served() -> None:
     pool = a_running_pool()
     heartbeat, clock = a_heartbeat()
-    pool.trend = trend_after((), ready=7, workers=2, now=clock.monotonic())
+    pool.trend = trend_after((), TrendPoint(minute_of(clock.monotonic()), 7, 2, completed=3))
     heartbeat.show(a_view(pool))
     (found,) = pool_trends(heartbeat, now=clock.monotonic()).pools
     assert (found.pool, found.queue) == ("resize", "thumbs")
-    assert (found.ready[-2:], found.workers[-2:]) == ([None, 7], [None, 2])
+    assert (found.ready[-2:], found.workers[-2:], found.completed[-2:]) == ([None, 7], [None, 2], [None, 3])
+    assert found.completed_per_second > 0
+
+
+def test_a_sample_counts_what_arrived_what_was_completed_and_what_failed() -> None:
+    ended = [
+        LeaseSample("w", 1.0, waited, outcome, lease_number=1, ended_seconds_ago=0.1)
+        for waited, outcome in ((0.5, "deleted"), (4.0, "released"), (1.0, "deleted"), (2.0, "expired"))
+    ]
+    sample = QueueSample(Monotonic(61.0), 3, 0, 2, 0, arrivals=5, finished=tuple(ended))
+    trend = trend_after((), point_of(sample, workers=2, busy=1))
+    assert trend_after(trend, point_of(replace(sample, ready=1, finished=()), workers=4, busy=0)) == (
+        TrendPoint(1, 3, 4, busy=0, arrivals=10, completed=2, failed=2, longest_wait_seconds=4.0),
+    )
+
+
+@pytest.mark.parametrize(
+    ("points", "now", "completed"),
+    [
+        pytest.param([], 90.0, 0.0, id="none"),
+        pytest.param([(1, 30)], 90.0, 1.0, id="first minute: since it began"),
+        pytest.param([(0, 120), (1, 30)], 90.0, 1.5, id="half of the minute before"),
+        pytest.param([(0, 120)], 90.0, 1.0, id="nothing in this minute"),
+        pytest.param([(0, 120)], 150.0, 0.0, id="nothing for more than a minute"),
+    ],
+)
+def test_rates_are_those_of_the_last_minute(points: list[tuple[int, int]], now: float, completed: float) -> None:
+    trend = tuple(TrendPoint(minute, 0, 1, completed=count) for minute, count in points)
+    assert rates_of(trend, now=Monotonic(now)).completed == completed
