@@ -45,7 +45,7 @@ LIVE: Final = "/live"
 FLASH_COOKIE: Final = "towline_said"
 PAGE_FAILED: Final = "page.failed"
 """A page of the console failed for an unexpected reason; the traceback is here."""
-_STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Not now"}
+_STATUS_TITLES: Final = {401: "Log in", 403: "Not allowed", 404: "Not found", 503: "Unavailable"}
 
 
 PersonFinder = Callable[[str, Sequence[tuple[bytes, bytes]]], str | None]
@@ -173,7 +173,7 @@ class Console:
             return self._problem(request, error.status, str(error))
         token = await self._logins.accepted(form.get("token", ""))
         if token is None:
-            said = "The server knows no such token."
+            said = "Unknown token."
             return self._html("login.html", request, {"problem": said, "back": form.get("back", "")}, status=401)
         return self._logged_in(token, _own_address(form.get("back", ""), request), request)
 
@@ -181,7 +181,7 @@ class Console:
         """Log in whoever has a one-time link."""
         token = self._one_time.take(code, now_seconds=self._now())
         if token is None:
-            said = "This link was used already, or is older than 5 minutes. Log in with a token."
+            said = "This link was already used or is older than 5 minutes. Log in with a token."
             return self._html("login.html", request, {"problem": said, "back": ""}, status=401)
         return self._logged_in(token, _root(request), request)
 
@@ -239,7 +239,9 @@ class Console:
                 return self._problem(request, error.status, error.detail)
             except Exception:
                 log.exception(PAGE_FAILED, page=page.path)
-                return self._problem(request, 500, "This page failed; the server's log says why. Other pages work.")
+                return self._problem(
+                    request, 500, "This page failed to load; the server's log says why. Other pages still work."
+                )
             response = HTMLResponse(html, headers=dict(guard.PAGE_HEADERS))
             if said:
                 response.delete_cookie(FLASH_COOKIE, path="/", httponly=True, samesite="strict")
@@ -268,7 +270,9 @@ class Console:
             key = (call.rights, _root(request), request.url.path, request.url.query)
             seat = self._live.take_seat(key, render, viewer=viewer.token, is_admin=call.role == "admin")
             if seat is None:
-                return self._problem(request, 503, "As many people look as this console serves at a time.")
+                return self._problem(
+                    request, 503, "This console has reached its limit of viewers. Try again in a minute."
+                )
             seen = request.headers.get("last-event-id", "")
             is_over = self._session_over(request, viewer)
             return PageStream(seat, seen=seen, seconds=self._session_seconds(request, viewer), is_over=is_over)
@@ -334,7 +338,7 @@ class Console:
             if viewer is None:
                 return self._login_redirect(request)
             if not self._options.writes:
-                said = "This console only shows. Write `console: {writes: on}` into the settings file to change that."
+                said = "This console is read-only. Set `console: {writes: on}` in the settings file to change that."
                 return self._problem(request, 403, said)
             self._shared.forget()
             try:
@@ -373,11 +377,11 @@ class Console:
 
     async def _no_such_page(self, request: Request, error: Exception) -> Response:
         status = error.status_code if isinstance(error, HTTPException) else 404
-        said = "The console has no such page." if status == 404 else "That address takes no such request."
+        said = "Page not found." if status == 404 else "This address does not accept that request."
         return self._problem(request, status, said)
 
     def _problem(self, request: Request, status: int, detail: str) -> Response:
-        title = _STATUS_TITLES.get(status, "It did not work")
+        title = _STATUS_TITLES.get(status, "Request failed")
         return self._html("problem.html", request, {"title": title, "detail": detail, "status": status}, status=status)
 
 

@@ -7,13 +7,13 @@ from typing import Final
 from queue_core.verbs.wire import Json
 
 _WORDS: Final[Mapping[str, str]] = {
-    "raised": "its handler raised",
-    "timed_out": "its handler ran beyond its timeout",
-    "expired": "its lease expired",
-    "worker_died": "its worker died",
+    "raised": "failed",
+    "timed_out": "timed out",
+    "expired": "lease expired",
+    "worker_died": "worker died",
     "given_back": "given back",
     "released": "given back",
-    "deleted": "done",
+    "deleted": "completed",
     "removed": "deleted while it was running",
 }
 

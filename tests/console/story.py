@@ -145,7 +145,7 @@ def _an_error_is_seen(page: Page, console: str, folder: Path, camera: Camera) ->
     expect(page.get_by_role("heading", name=f"ValueError: {LETTERS} dead tasks")).to_be_visible()
     camera("dead", page)
     page.locator("#redrive").get_by_role("link").first.click()
-    expect(page.locator(".timeline li.failure").filter(has_text="its handler raised")).to_have_count(3)
+    expect(page.locator(".timeline li.failure").filter(has_text="failed")).to_have_count(3)
     expect(page.locator(".timeline li").last).to_contain_text("dead")
     expect(page.locator(".timeline")).to_contain_text("tasks.py:13")
     camera("task", page)
@@ -166,7 +166,7 @@ def _it_is_mended_and_redriven(page: Page, console: str, folder: Path, camera: C
 
 def _the_pool_grows_and_says_why(page: Page, console: str, camera: Camera) -> None:
     page.goto(f"{console}pools/printers")
-    why = page.locator("main p").filter(has_text=re.compile(r"\b[2-4] workers: .|Held back by host headroom"))
+    why = page.locator("main p").filter(has_text=re.compile(r"\b[2-4] workers: .|Limited by host headroom"))
     expect(why.first).to_be_visible(timeout=60_000)  # a busy host has no room for more, and then that is why
     expect(page.get_by_role("region", name="Workers").locator("tbody tr").first).to_be_visible()
     page.locator("figure canvas").wait_for()
@@ -177,7 +177,7 @@ def _the_pool_grows_and_says_why(page: Page, console: str, camera: Camera) -> No
     page.goto(f"{console}queues")
     camera("queues", page)
     page.goto(f"{console}queues/letters")
-    expect(page.locator("dl")).to_contain_text("Done")
+    expect(page.locator("dl.figures")).to_contain_text("Completed")
     camera("queue", page)
 
 
@@ -189,12 +189,12 @@ def _a_worker_is_killed(page: Page, console: str, folder: Path, camera: Camera) 
     worker.click()
     expect(page.get_by_role("region", name="Output")).to_contain_text("printing 480 pages")
     camera("worker", page)
-    reference = page.get_by_role("row", name="Runs as").locator("td").text_content() or ""
+    reference = page.get_by_role("row", name="Process").locator("td").text_content() or ""
     found = re.match(r"pid:(\d+)", reference)
     assert found
     os.kill(int(found[1]), signal.SIGKILL)
     page.goto(f"{console}queues/letters/tasks/{name}")
-    died = page.locator(".timeline li.failure").filter(has_text="its worker died")
+    died = page.locator(".timeline li.failure").filter(has_text="worker died")
     expect(died).to_be_visible(timeout=60_000)
     (folder / "printed").touch()
     died.get_by_role("link").click()
@@ -214,8 +214,8 @@ def _a_worker_says_where_it_is(page: Page, console: str, folder: Path, camera: C
     worker.last.wait_for(timeout=60_000)
     worker.last.click()
     page.get_by_text("Kill…").click()
-    expect(page.locator("details.confirm[open]")).to_contain_text("It holds 1 task")
-    page.get_by_role("link", name="Where is it now?").click()
+    expect(page.locator("details.confirm[open]")).to_contain_text("It is running 1 task")
+    page.get_by_role("link", name="Show its stack").click()
     expect(page.locator("main pre").first).to_contain_text("in print_catalogue")
     camera("stack", page)
     (folder / "printed").touch()

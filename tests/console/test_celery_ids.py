@@ -58,12 +58,16 @@ def test_a_task_has_its_page_at_the_id_of_celery() -> None:
             (added,) = queue.add(of_celery(ID))
             name = added.name
             page = f"queues/{QUEUE}/tasks/{ID}"
-            assert f"<h1>{name}</h1>" in admin.get(page).html
+            assert f"<h1 data-copy>{name}</h1>" in admin.get(page).html
             assert viewer.get(page).status == 404  # it would find out what a hidden payload has
             queue.delete(queue.lease(2, worker="w-1"))
             for visitor in (viewer, admin):
                 found = visitor.get(page)
-                assert (found.status, f"<h1>{name}</h1>" in found.html, "w-1" in found.text) == (200, True, True)
+                assert (found.status, f"<h1 data-copy>{name}</h1>" in found.html, "w-1" in found.text) == (
+                    200,
+                    True,
+                    True,
+                )
             (again,) = queue.add(of_celery(ID))
-            assert f"<h1>{again.name}</h1>" in admin.get(page).html
+            assert f"<h1 data-copy>{again.name}</h1>" in admin.get(page).html
             assert viewer.get(f"queues/{QUEUE}/tasks/{ID}x").status == 404

@@ -78,11 +78,11 @@ def test_a_pool_shows_the_orders_in_force_and_an_operator_gives_and_ends_them(fl
     operator, here = fleet.visitor(Role.OPERATOR), "pools/resize"
     assert "1 → 3 workers: 9 ready" in operator.get(here).text
     shown = operator.post(f"{here}/scale", {"workers": "4", "minutes": "30", "back": here})
-    assert "By order: scaled to 4 by hand, for 30 min more" in shown.text
-    assert "size by hand" not in fleet.visitor(Role.VIEWER).get(here).text
-    assert "By order" not in operator.post(f"{here}/unscale", {"back": here}).text
+    assert "Override: scaled to 4 by hand, for 30 min more" in shown.text
+    assert "End the override" not in fleet.visitor(Role.VIEWER).get(here).text
+    assert "Override:" not in operator.post(f"{here}/unscale", {"back": here}).text
     assert "changes of size are paused" in operator.post(f"{here}/pause", {"back": here}).text
-    assert "By order" not in operator.post(f"{here}/resume", {"back": here}).text
+    assert "Override:" not in operator.post(f"{here}/resume", {"back": here}).text
     for fields, status in (({"workers": "many"}, 422), ({"workers": "9"}, 422)):
         assert operator.post(f"{here}/scale", fields).status == status
 
@@ -92,7 +92,7 @@ def test_a_click_on_the_past_shows_the_decision_of_then(fleet: Fleet) -> None:
     assert '?at=10.0"' in looking.get("pools/resize").html
     then = looking.get("pools/resize?at=15").text
     assert ("as it was at" in then, "1 ready" in then) == (True, True)
-    assert "By order" not in then
+    assert "Override:" not in then
 
 
 def test_decisions_that_repeat_within_a_moment_are_one_row_with_a_count(fleet: Fleet) -> None:
@@ -148,7 +148,7 @@ def test_settings_in_force_are_shown_with_their_origin_and_without_secrets(fleet
     assert "postgresql://me:***@host/db" in shown.text
     assert "towline.yaml:9:9" in shown.text
     assert "hidden" not in shown.text
-    assert ("lifecycle" in shown.text, "has no mistake" in shown.text) == (False, True)
+    assert ("lifecycle" in shown.text, "No mistakes" in shown.text) == (False, True)
     assert "lifecycle" in looking.get("settings?all=1").text
     assert "lifecycle" in looking.get("settings?q=LIFE").text
 

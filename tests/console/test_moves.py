@@ -19,7 +19,7 @@ def test_a_move_is_shown_at_both_stores_and_that_it_is_done(tmp_path: Path) -> N
     QueueService(old).run(lambda work: work.add("work", [NewTask(b"x") for _ in range(3)]))
     with a_server(old) as server:
         looking = Visitor(server.port)
-        assert "No queue is being moved" in looking.get("moves").text
+        assert "No migration is running" in looking.get("moves").text
         moved = run_program(
             "migrate",
             *("--from", f"sqlite:///{tmp_path}/old.db", "--to", f"sqlite:///{tmp_path}/new.db"),

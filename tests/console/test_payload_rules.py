@@ -78,7 +78,7 @@ def test_viewers_see_no_payload_and_only_an_admin_keeps_one_of_which_members_are
             kept = visitor.get(f"queues/{QUEUE}/tasks/one/payload")
             pages[role] = (page.text, kept.status)
     assert all("hunter2" not in text for text, _ in pages.values())
-    assert "shows no payloads to viewers" in pages[Role.VIEWER][0]
+    assert "Payloads are hidden from viewers" in pages[Role.VIEWER][0]
     assert '"password": "***", "cat": 1' in pages[Role.OPERATOR][0]
     assert {role: status for role, (_, status) in pages.items()} == {
         Role.VIEWER: 403,

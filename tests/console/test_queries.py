@@ -76,7 +76,7 @@ def test_a_server_without_a_supervisor_has_queues_only() -> None:
     with a_console(with_supervisor=False) as alone:
         overview = ask(alone, "")
         assert overview.status == 200
-        assert "This server hosts the queues only. No supervisor runs" in overview.text
+        assert "This server hosts the queues only. No supervisor is running" in overview.text
         said = "No supervisor runs for this store: `towline up` or `towline supervise` starts one."
         for page, status in (("workers", 200), ("hosts", 200), ("deaths", 404), ("settings", 404)):
             answer = ask(alone, page)

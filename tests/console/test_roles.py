@@ -100,7 +100,7 @@ def test_without_writes_nobody_changes_anything_and_no_page_has_a_button() -> No
         for session in [logged_in(stage, role) for role in Role]:
             for path in MAY:
                 answer = ask(stage, address_of(path) + QUERIES.get(path, ""), FORMS.get(path, {}), cookie=session)
-                assert (answer.status, "only shows" in answer.text) == (403, True)
+                assert (answer.status, "read-only" in answer.text) == (403, True)
         drawn = {action for address in addresses() for action in actions_on(stage, address, session)}
         assert drawn == CHANGE_NOTHING
 
@@ -159,8 +159,8 @@ def test_an_order_about_a_worker_is_confirmed_with_what_it_holds(stage: ConsoleS
     page = ask(stage, here, cookie=session).text
     drain, kill = (page.index(f"{verb}…") for verb in ("Drain", "Kill"))
     for at in (drain, kill):
-        assert "It holds 1 task" in page[at : at + 300]
-    assert "runs again at once" in page[kill : kill + 400]
+        assert "It is running 1 task" in page[at : at + 300]
+    assert "restarts at once" in page[kill : kill + 400]
     answer = ask(stage, f"{here}/kill", {"back": here}, cookie=session)
     assert answer.status == 303
     page = ask(stage, here, cookie=f"{session}; {answer.cookie}").text

@@ -62,7 +62,7 @@ def test_a_search_finds_by_worker_error_and_payload_and_says_how_far_it_came(
     assert ("Searched 4 of 4 tasks" in shown.text, shown.html.count("no image")) == (True, 2)
     assert "sse-connect" not in shown.html
     assert "dog" in visitor(running, Role.OPERATOR).get(f"{HERE}?contains=dog").text
-    assert "No such tasks" in looking.get(f"{HERE}?older=1h").text
+    assert "No matching tasks" in looking.get(f"{HERE}?older=1h").text
     assert "sse-connect" in looking.get(f"{HERE}?state=dead").html
 
 
@@ -139,15 +139,15 @@ def test_a_task_is_changed_as_its_state_allows(running: RunningServer, queue: Ht
     queue.lease(1, worker="w")
     here = f"{HERE}/tasks/one"
     assert "Release" in admin.get(here).text
-    assert "is given back" in admin.post(f"{here}/release", {"back": here}).text
+    assert "was released" in admin.post(f"{here}/release", {"back": here}).text
     assert queue.stats().ready == 1
     late = admin.post(f"{here}/release")
-    assert (late.status, "is not in flight any more" in late.text) == (409, True)
+    assert (late.status, "is no longer in flight" in late.text) == (409, True)
     before = queue.peek(names=["two"]).tasks[0].eta
-    assert "waits for 2 h" in admin.post(f"{HERE}/tasks/two/postpone", {"for": "2h", "back": HERE}).text
+    assert "postponed for 2 h" in admin.post(f"{HERE}/tasks/two/postpone", {"for": "2h", "back": HERE}).text
     assert queue.peek(names=["two"]).tasks[0].eta > before + 3_600_000_000
     assert "for: " in admin.post(f"{HERE}/tasks/two/postpone", {"for": "soon"}).text
-    assert "is deleted" in admin.post(f"{here}/delete", {"back": HERE}).text
+    assert "deleted." in admin.post(f"{here}/delete", {"back": HERE}).text
     assert [task.shown_name for task in queue.peek().tasks] == ["two"]
 
 

@@ -50,7 +50,7 @@ def test_no_template_has_a_script_a_style_or_a_handler_of_its_own(path: Path) ->
 
 
 def test_the_own_styles_and_scripts_name_no_other_place() -> None:
-    for name in ("console.css", "console.js", "follow.js", "towline.svg"):
+    for name in ("console.css", "console.js", "follow.js", "reader.js", "towline.svg"):
         text = (STATIC / name).read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.findall(r"https?:|url\(|@import|//[a-z]", text)
 

@@ -29,9 +29,9 @@ def test_attempts_are_leases_that_ended_and_say_why() -> None:
     assert told(steps) == [
         "1 added",
         "10 leased by w1",
-        "12 its handler raised by w1",
+        "12 failed by w1",
         "20 leased by w2",
-        "22 its worker died by w2",
+        "22 worker died by w2",
     ]
     assert (steps[2].said, steps[2].place, steps[2].seconds, steps[2].is_failure) == (
         "ValueError: bad",
@@ -59,7 +59,7 @@ def test_what_is_now_is_told_last() -> None:
 
 def test_a_task_that_is_gone_is_told_from_the_history() -> None:
     steps = timeline(None, [an_ended_lease(2, outcome="deleted"), an_ended_lease(1)])
-    assert told(steps) == ["1 added", "10 leased by w1", "12 given back by w1", "20 leased by w2", "22 done by w2"]
+    assert told(steps) == ["1 added", "10 leased by w1", "12 given back by w1", "20 leased by w2", "22 completed by w2"]
     assert not any(step.is_failure for step in steps)
     assert timeline(None, []) == []
 

@@ -45,7 +45,7 @@ MENU: tuple[tuple[str, str, str, str], ...] = (
     ("deaths", "Deaths", "deaths", "/v1/deaths"),
     ("schedules", "Schedules", "schedules", "/v1/schedules"),
     ("events", "Events", "events", "/v1/events"),
-    ("moves", "Moves", "moves", moves.NEEDS),
+    ("moves", "Migrations", "moves", moves.NEEDS),
     ("settings", "Settings", "settings", "/v1/supervisor/settings"),
 )
 """The menu: the section, its name, its address, and the path of the API that it needs."""

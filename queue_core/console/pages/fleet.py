@@ -71,8 +71,8 @@ async def drain(call: PageCall, form: Mapping[str, str]) -> str:
     verb = "undrain" if form.get("end") else "drain"
     await call.post(f"/v1/hosts/this/{verb}")
     if verb == "drain":
-        return "The host is drained: its workers finish their tasks, and none is started."
-    return "The host is no longer drained."
+        return "Host drained: its workers finish their tasks, and no worker is started."
+    return "Host drain ended."
 
 
 async def reload(call: PageCall, _form: Mapping[str, str]) -> str:
@@ -81,7 +81,7 @@ async def reload(call: PageCall, _form: Mapping[str, str]) -> str:
     if answer["mistakes"]:
         return f"Settings unchanged: {cast('list[object]', answer['mistakes'])[0]}"
     if not answer["answered"]:
-        return "The supervisor has not answered yet."
+        return "The supervisor has not answered yet; see Settings in a few seconds."
     changes = cast("list[object]", answer["changes"])
     return f"Settings reloaded: {counted(len(changes), 'change')}." if changes else "Settings reloaded: no changes."
 

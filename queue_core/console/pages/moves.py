@@ -24,4 +24,4 @@ def _move(registration: Json) -> Mapping[str, object]:
     return {"queue": registration["name"], **counts, **texts}
 
 
-PAGES: Final = (ConsolePage("/moves", "Moves", "moves", "moves.html", moves, needs=NEEDS),)
+PAGES: Final = (ConsolePage("/moves", "Migrations", "moves", "moves.html", moves, needs=NEEDS),)

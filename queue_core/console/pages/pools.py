@@ -144,7 +144,7 @@ async def _order(call: PageCall, order: str, body: Json) -> str:
     name = call.path["pool"]
     done = await call.post(f"/v1/pools/{quoted(name)}/{order}", body)
     sentences = "; ".join(str(one) for one in cast("list[object]", done["sentences"]))
-    return f"Pool {name}: {sentences or 'it has the size that its settings and work require'}."
+    return f"Pool {name}: {sentences or 'sized by its settings and load'}."
 
 
 _OF_POOL: Final = "/pools/{pool}"

@@ -242,14 +242,14 @@ async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
     """Grant no more leases of a queue."""
     queue = call.path["queue"]
     await call.post(_path(queue, "/pause"))
-    return f"Queue {queue} is paused: it grants no lease until it is resumed."
+    return f"Queue {queue} is paused: workers get no tasks from it until it is resumed."
 
 
 async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
     """Grant leases of a queue again."""
     queue = call.path["queue"]
     await call.post(_path(queue, "/resume"))
-    return f"Queue {queue} grants leases again."
+    return f"Queue {queue} resumed."
 
 
 async def redrive(call: PageCall, form: Mapping[str, str]) -> str:

@@ -21,13 +21,13 @@ async def _call_verb(call: PageCall, verb: str) -> None:
 async def run(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add a task of a schedule now."""
     await _call_verb(call, "run")
-    return f"A task of {call.path['schedule']} is added."
+    return f"Added a task for schedule {call.path['schedule']}."
 
 
 async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
     """Add no more ticks."""
     await _call_verb(call, "pause")
-    return f"Schedule {call.path['schedule']} is paused."
+    return f"Schedule {call.path['schedule']} paused."
 
 
 async def resume(call: PageCall, _form: Mapping[str, str]) -> str:

@@ -83,19 +83,19 @@ async def _change(call: PageCall, change: str, more: Json) -> None:
     done = await matched(call, queue, change, {"names": [name], **more}, dry_run=False)
     if not done.changed:
         state = CHANGES[change][2].replace("_", " ")
-        raise refused(f"Task {name} is not {state or 'there'} any more: nothing is changed.", status=409)
+        raise refused(f"Task {name} is no longer {state or 'there'}: nothing was changed.", status=409)
 
 
 async def redrive(call: PageCall, _form: Mapping[str, str]) -> str:
     """Make a dead task ready again."""
     await _change(call, "redrive", {})
-    return f"Task {call.path['task']} is ready again."
+    return f"Task {call.path['task']} was redriven: it is waiting again."
 
 
 async def release(call: PageCall, _form: Mapping[str, str]) -> str:
     """Give a task's lease back for its worker."""
     await _change(call, "release", {})
-    return f"The lease of task {call.path['task']} is given back: another worker may take it now."
+    return f"The lease of task {call.path['task']} was released: another worker can take it now."
 
 
 async def postpone(call: PageCall, form: Mapping[str, str]) -> str:
@@ -105,20 +105,20 @@ async def postpone(call: PageCall, form: Mapping[str, str]) -> str:
     except FilterError as error:
         raise refused(str(error)) from None
     await _change(call, "postpone", {"eta": round((call.now_seconds + seconds) * 1e6)})
-    return f"Task {call.path['task']} waits for {shown_setting(seconds)}."
+    return f"Task {call.path['task']} postponed for {shown_setting(seconds)}."
 
 
 async def delete(call: PageCall, _form: Mapping[str, str]) -> str:
     """Delete a task."""
     await _change(call, "delete", {})
-    return f"Task {call.path['task']} is deleted."
+    return f"Task {call.path['task']} deleted."
 
 
 async def payload(call: PageCall) -> tuple[str, bytes]:
     """Return a task's whole payload, and the name of a file for it."""
     queue, name = call.path["queue"], call.path["task"]
     if not call.keeps_payloads:
-        raise refused(f"This console shows no payloads as they are to the role {call.role}.", status=403)
+        raise refused(f"This console does not show whole payloads to the role {call.role}.", status=403)
     body: Json = {"names": [name], "limit": 1, "payload_bytes": MAX_PAYLOAD_BYTES}
     found = await call.post(f"/v1/queues/{quoted(queue)}/peek", body)
     tasks = cast("list[Json]", found["tasks"])

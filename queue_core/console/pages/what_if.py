@@ -18,10 +18,10 @@ WINDOWS: Final = (("900", "15 min"), ("3600", "1 h"), ("21600", "6 h"), ("86400"
 _FIELDS: Final = ("slo", "min", "max")
 _ROWS: Final = (
     ("late", "Late tasks"),
-    ("wait_p99", "Wait, 99 of 100 less than"),
+    ("wait_p99", "p99 wait"),
     ("worker_hours", "Worker-hours"),
-    ("starts", "Starts of workers"),
-    ("peak", "Workers at most"),
+    ("starts", "Worker starts"),
+    ("peak", "Peak workers"),
 )
 
 
@@ -133,7 +133,7 @@ def _plain(seconds: object) -> str:
 PAGES: Final = (
     ConsolePage(
         "/pools/{pool}/what-if",
-        "What if",
+        "Simulate",
         "fleet",
         "what_if.html",
         what_if,

@@ -79,11 +79,11 @@ def leases_text(worker: Json) -> str:
     """Return which tasks a worker holds, and for how long, as a sentence."""
     count, tasks = cast("int", worker.get("holding") or 0), cast("list[Json]", worker.get("tasks") or [])
     if not count:
-        return "It holds no task."
+        return "It is not running a task."
     named = [f"{one['task']}, for {shown_seconds(cast('float', one['held_seconds']))}" for one in tasks[:TASKS_NAMED]]
     more = count - len(named)
     beyond = [f"{more:,} more"] if named and more > 0 else []
-    return f"It holds {counted(count, 'task')}{': ' if named else ''}{'; '.join([*named, *beyond])}."
+    return f"It is running {counted(count, 'task')}{': ' if named else ''}{'; '.join([*named, *beyond])}."
 
 
 async def drain(call: PageCall, _form: Mapping[str, str]) -> str:
@@ -120,7 +120,16 @@ async def stack(call: PageCall) -> Mapping[str, object]:
 
 async def deaths(call: PageCall) -> Mapping[str, object]:
     """Return how workers failed, newest first; with `all` also those that ended well."""
-    pool, before, all_of_them = call.one("pool"), call.one("before"), bool(call.one("all"))
+    return await _ended(call, all_of_them=bool(call.one("all")))
+
+
+async def ended(call: PageCall) -> Mapping[str, object]:
+    """Return all workers that stopped, newest first, whatever the cause."""
+    return await _ended(call, all_of_them=True)
+
+
+async def _ended(call: PageCall, *, all_of_them: bool) -> Mapping[str, object]:
+    pool, before = call.one("pool"), call.one("before")
     query = [("limit", str(DEATHS_ON_A_PAGE)), *([("pool", pool)] if pool else [])]
     query += [] if all_of_them else [("failures", "true")]
     found = await call.get("/v1/deaths", query=[*query, *([("before", before)] if before else [])])
@@ -133,6 +142,7 @@ PAGES: Final = (
         "/workers/{worker:path}/stack", "Stack", "workers", "stack.html", stack, is_live=False, needs="/v1/workers"
     ),
     ConsolePage("/workers/{worker:path}", "Worker", "workers", "worker.html", worker, needs="/v1/workers"),
+    ConsolePage("/ended", "Stopped workers", "workers", "deaths.html", ended, needs="/v1/deaths"),
     ConsolePage("/deaths", "Deaths", "deaths", "deaths.html", deaths, needs="/v1/deaths"),
 )
 ACTIONS: Final[dict[str, Act]] = {"/workers/{worker:path}/drain": drain, "/workers/{worker:path}/kill": kill}

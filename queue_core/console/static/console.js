@@ -4,7 +4,7 @@
   const state = () => document.getElementById("live-state");
   const say = (text) => { const found = state(); if (found && found.textContent !== text) found.textContent = text; };
   document.addEventListener("htmx:sseOpen", () => say("live"));
-  document.addEventListener("htmx:sseError", () => say("not connected: tries again"));
+  document.addEventListener("htmx:sseError", () => say("not connected: retrying"));
   document.addEventListener("htmx:sseMessage", () => { say("live"); show(); });
   const show = () => { localise(); draw(); tail(); };
 
@@ -107,7 +107,8 @@
     if (!window.Idiomorph) return;
     Object.assign(Idiomorph.defaults.callbacks, {
       beforeNodeMorphed: (old, found) => !(old instanceof Element)
-        || !(old.matches("figure[data-chart]") || (old.matches("time") && found.dateTime === old.dateTime) || (old.matches("input, select, textarea") && isChosen(old))),
+        || !(old.matches("figure[data-chart], dialog") || old.querySelector(":scope > button.sort") || (old.matches("time") && found.dateTime === old.dateTime) || (old.matches("input, select, textarea") && isChosen(old))),
+      beforeNodeRemoved: (one) => !(one instanceof Element && one.matches("button.copy")),
       beforeAttributeUpdated: (name, one) => !(name === "open" && one instanceof HTMLDetailsElement),
     });
   }

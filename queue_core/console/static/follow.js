@@ -16,7 +16,7 @@
       // Closed for good: the server said no, as it does when there are too many viewers. The extension asks again.
       if (source.readyState === EventSource.CLOSED && !reloading && !isPaused && !isOver) {
         reloading = setInterval(reload, RELOAD_MS);
-        say("reloads every 5 s");
+        say("reloading every 5 s");
       }
     });
     source.addEventListener("over", over);
@@ -27,7 +27,7 @@
     isOver = true;
     clearInterval(reloading);
     if (source) { source.onerror = null; source.close(); }
-    say("Your login is over: reload the page to log in again.");
+    say("Your session has ended: reload the page to log in again.");
   }
 
   async function reload() {
@@ -41,7 +41,7 @@
       if (!found || !main() || !reloading) return;
       Idiomorph.morph(main(), found.innerHTML, { morphStyle: "innerHTML" });
       htmx.trigger(main(), "htmx:sseMessage");
-      say("reloads every 5 s");
+      say("reloading every 5 s");
     } catch (error) {
       say("not connected: tries again");
     }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from queue_core.console.rates import KEPT_SECONDS, QueueTotals, kept, rates, totals_of
+from queue_core.console.rates import KEPT_SECONDS, QueueRates, QueueTotals, kept, rates, totals_of
 from queue_core.console.sparkline import HEIGHT, WIDTH, sparkline, total_of
 
 
@@ -39,14 +39,18 @@ LOOK = QueueTotals(100.0, 50, 40)
     [
         pytest.param([], None, id="the first look"),
         pytest.param([QueueTotals(99.5, 50, 40)], None, id="too soon"),
-        pytest.param([QueueTotals(98.0, 40, 40)], (5.0, 0.0), id="two seconds"),
-        pytest.param([QueueTotals(90.0, 0, 20), QueueTotals(98.0, 40, 40)], (5.0, 2.0), id="since the oldest of late"),
+        pytest.param([QueueTotals(98.0, 40, 40)], QueueRates(5.0, 0.0, 0.0), id="two seconds"),
+        pytest.param(
+            [QueueTotals(90.0, 0, 20), QueueTotals(98.0, 40, 40)],
+            QueueRates(5.0, 2.0, 0.0),
+            id="since the oldest recent one",
+        ),
         pytest.param([QueueTotals(100.0 - KEPT_SECONDS - 1, 0, 0)], None, id="long ago"),
         pytest.param([QueueTotals(98.0, 60, 0)], None, id="made anew"),
         pytest.param([QueueTotals(101.0, 50, 40)], None, id="the clock was set back"),
     ],
 )
-def test_rates_are_of_late(looks: list[QueueTotals], found: tuple[float, float] | None) -> None:
+def test_rates_are_of_late(looks: list[QueueTotals], found: QueueRates | None) -> None:
     assert rates(looks, LOOK) == found
 
 
@@ -55,4 +59,6 @@ def test_looks_are_kept_for_a_while() -> None:
     for tenth in range(1000):
         looks = kept(looks, QueueTotals(tenth / 10, tenth, 0))
     assert 10 <= len(looks) <= KEPT_SECONDS + 2
-    assert totals_of({"as_of": 2_500_000, "added_total": 7, "deleted_total": 3}) == QueueTotals(2.5, 7, 3)
+    assert totals_of(
+        {"as_of": 2_500_000, "added_total": 7, "deleted_total": 3, "released_total": 2, "expired_total": 1}
+    ) == QueueTotals(2.5, 7, 3, 3)
