@@ -161,7 +161,7 @@ def _why(host: HostCapacity, demand: CapacityDemand, scarce: Scarce) -> str:
     if scarce == "cpu":
         return f"{host.free_cores:.1f} of {host.cores:g} cores are free, and one worker takes {_cores(demand):.1f}"
     if scarce == "unknown":
-        return f"nothing is known yet of what a worker takes: {demand.untried} until one was measured for a second"
+        return f"starting with {demand.untried} until the first worker's memory and CPU use is known"
     return (
         f"{host.free_memory_bytes / _MIB:,.0f} of {host.memory_bytes / _MIB:,.0f} MiB are free, "
         f"and one worker takes {demand.usage.memory_bytes / _MIB:,.0f} MiB"

@@ -146,7 +146,7 @@ def _reloaded(entry: Entry, _reader: EventReader) -> list[EventLine]:
     lines += [EventLine(not_in_force(setting), mark="!") for setting in waiting]
     if list_in(entry, "schedules"):
         return lines  # told when they are declared
-    return lines or [EventLine("The settings were read again: nothing changed.")]
+    return lines or [EventLine("Settings reloaded: no changes.")]
 
 
 def not_in_force(setting: str) -> str:

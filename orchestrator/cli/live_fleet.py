@@ -109,13 +109,13 @@ class ShownFleet:
         seconds = shown_seconds(self.age_seconds)
         reason = f" ({self.trouble})" if self.trouble else ""
         if not self.is_alive and self.elsewhere:
-            return f"this was {seconds} ago{reason}: the supervisor that leads now runs {self.elsewhere}"
+            return f"data is {seconds} old{reason}: the current leader runs {self.elsewhere}"
         if not self.is_alive and self.trouble:
-            return f"no supervisor is alive: this was {seconds} ago{reason}"
+            return f"no supervisor is running: data is {seconds} old{reason}"
         if not self.is_alive:
-            return f"no supervisor is alive: tasks are counted now, workers and targets are of {seconds} ago"
+            return f"no supervisor is running: task counts are current, workers and targets {seconds} old"
         if self.trouble:
-            return f"these figures are of {seconds} ago{reason}"
+            return f"data is {seconds} old{reason}"
         if self.age_seconds > STALE_SECONDS:
             return f"the supervisor has published nothing for {seconds}: is it stuck?"
         return ""

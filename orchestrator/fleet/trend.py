@@ -15,9 +15,9 @@ MINUTE_SECONDS: Final = 60.0
 class TrendPoint:
     """A minute of a pool.
 
-    `ready`: the most tasks at a sample; `workers` and `busy`: at the last sample. Of the whole minute: `arrivals` became
-    leasable, `completed` were deleted by their worker, `failed` attempts ended otherwise, and the lease that waited
-    longest had waited `longest_wait_seconds`.
+    `ready`: the most tasks at a sample; `workers` and `busy`: at the last sample. Of the whole minute: `arrivals`
+    became leasable, `completed` were deleted by their worker, `failed` attempts ended otherwise, and the lease that
+    waited longest had waited `longest_wait_seconds`.
     """
 
     minute: int

@@ -85,15 +85,15 @@ class DecisionContext:
         return max(w.position for w in self.facts.sample.waiting if w.age_seconds + grown > slo_seconds)
 
     def describe_late(self) -> str:
-        """Describe the late tasks, of which there are some: "1 task waits 29 s longer than its slo of 5 s"."""
+        """Describe the late tasks, of which there are some: "1 task has waited 29 s past its SLO of 5 s"."""
         late, slo_seconds, ages = self.late, self.pace.slo_seconds, self.facts.sample.ages
         beyond, slo = shown_seconds(self.oldest_seconds - slo_seconds), shown_setting(slo_seconds)
         known = "" if ages == "exact" else f"{ages} "
         source = "" if ages == "exact" else " (estimated: the messages carry no time)"
         if late == 1:
-            return f"1 task waits {known}{beyond} longer than its slo of {slo}{source}"
+            return f"1 task has waited {known}{beyond} past its SLO of {slo}{source}"
         most = "up to " if ages == "exact" else known
-        return f"{counted(late, 'task')} wait {most}{beyond} longer than their slo of {slo}{source}"
+        return f"{counted(late, 'task')} have waited {most}{beyond} past their SLO of {slo}{source}"
 
     def describe_workers(self) -> str:
         """Describe what the pool's workers are doing: "all 2 workers are busy"."""
@@ -101,7 +101,7 @@ class DecisionContext:
         states = [(self.busy, "busy"), (len(self.idle), "idle"), (starting, "starting")]
         known = [(count, state) for count, state in states if count > 0]
         if not known:
-            return "there is no worker"
+            return "no worker is running"
         if len(known) == 1:
             return f"the only worker is {known[0][1]}" if current == 1 else f"all {current:,} workers are {known[0][1]}"
         parts = [f"{count:,} {'is' if count == 1 else 'are'} {state}" for count, state in known]

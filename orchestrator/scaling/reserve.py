@@ -48,8 +48,8 @@ class WarmWorkers:
             return ""
         times = self.wanted / max(self.busy, 0.01)
         return (
-            f"{self.wanted} warm would hold the slo and cost {times:.3g} times the work, so {self.kept} are kept: "
-            f"for more set workers.min"
+            f"{self.wanted} warm would meet the SLO at {times:.3g} times the cost of the work: keeping {self.kept}; "
+            f"set workers.min for more"
         )
 
 

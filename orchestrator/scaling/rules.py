@@ -17,10 +17,11 @@ from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
 from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
-from queue_core.process.wording import counted, shown_seconds, shown_setting
+from queue_core.process.wording import counted, shown_seconds
 
 NOTHING_TO_CHANGE: Final = "nothing to change"
 _DAY_SECONDS: Final = 86_400.0
+_LEAST_SHOWN_SECONDS: Final = 0.1
 _COMING: Final = 0.5  # share of the tasks expected within the slo that count as work
 _SATURATED: Final = 0.5  # share of the largest fleet's capacity from which a pool is saturated
 
@@ -40,7 +41,7 @@ def grow(context: DecisionContext) -> Proposal | None:
     if context.upcoming and not _is_barred(context) and (proposal := prepare(context)) is not None:
         proposals.append(proposal)
     if current == 0 and sample.ready > context.capacity.taken_elsewhere:
-        proposals.append(Proposal(1, "wake", _nobody(sample.ready)))
+        proposals.append(Proposal(1, "wake", f"{counted(sample.ready, 'task')} waiting, no worker running"))
     low, by = facts.spec.workers.min, facts.conditions.bounds_by
     if low > current:
         proposals.append(Proposal(low, "min", f"at least min {low}" + (f" ({by})" if by else "")))
@@ -63,22 +64,20 @@ def _why_deadline(context: DecisionContext, need: Need) -> str:
     sample, workers = context.facts.sample, context.facts.current
     ready = sample.ready
     when = f"within {shown_seconds(need.within_seconds)}" if need.within_seconds > 0.0 else "now"
-    begin = f"{needed(need.workers, 'more' if workers else '')} to begin"
     if need.position > ready:
-        held = f"all {ready + sample.held:,} that wait, held ones included"
-        return f"{begin} {held}, {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
-    if not workers and not context.capacity.helpers:
+        what = f"all {ready + sample.held:,} waiting tasks, those under limits included,"
+    elif not workers and not context.capacity.helpers:
         what = f"the first {need.position:,}" if need.position < ready else "it" if ready == 1 else "all"
-        return f"{_nobody(ready)}: {begin} {what} {when}"
-    if need.position < ready:
-        what = f"the first {need.position:,} of {ready:,} that wait" if need.position > 1 else f"the first of {ready:,}"
+        waiting, more = counted(ready, "task"), counted(need.workers, "worker")
+        return f"{waiting} waiting, no worker running: {what} must start {when}, {more} needed"
+    elif need.position < ready:
+        what = (
+            f"the first {need.position:,} of {ready:,} waiting tasks" if need.position > 1 else f"1 of {ready:,} tasks"
+        )
     else:
-        what = f"all {ready:,} that wait" if ready > 1 else "the task that waits"
-    return f"{begin} {what} {when}: {context.describe_workers()}, and {need.can_start:,.0f} can begin by then"
-
-
-def _nobody(ready: int) -> str:
-    return f"{ready:,} ready and nobody to lease {'it' if ready == 1 else 'them'}"
+        what = counted(ready, "task")
+    can_start = f"{need.can_start:,.0f} can start by then"
+    return f"{what} must start {when}; {context.describe_workers()}, {can_start}: {need.workers:,} more needed"
 
 
 def _finish_proposal(context: DecisionContext, forecast: FinishForecast) -> Proposal:
@@ -112,8 +111,8 @@ def _late(context: DecisionContext) -> Proposal | None:
     if context.oldest_seconds <= context.pace.slo_seconds:
         return None
     target = _slot_each(context)
-    slots = f"{counted(target, 'worker')} {'has' if target == 1 else 'have'} a slot for each task"
-    why = f"{context.describe_late()}: {slots}, and {context.describe_workers()}"
+    slots = f"a slot for each task takes {counted(target, 'worker')}"
+    why = f"{context.describe_late()}: {context.describe_workers()}, and {slots}"
     return Proposal(target, "late", why)
 
 
@@ -129,12 +128,10 @@ def _saturated(context: DecisionContext) -> Proposal | None:
     tasks = facts.sample.ready + _COMING * rate * slo_seconds
     if tasks <= _SATURATED * most:
         return None
-    why = (
-        f"every task gets a slot at once: {facts.sample.ready:,} wait and {rate:,.2f} arrive a second, and all "
-        f"{counted(spec.workers.max, 'worker')} of max can begin {most:,.0f} within the slo of "
-        f"{shown_setting(slo_seconds)}"
-    )
-    return Proposal(_slot_each(context), "saturated", why)
+    target = _slot_each(context)
+    size = f"the maximum of {spec.workers.max:,}" if target >= spec.workers.max else f"{target:,}"
+    why = f"heavy load: {facts.sample.ready:,} waiting, {rate:,.3g}/s arriving: scaling to {size}"
+    return Proposal(target, "saturated", why)
 
 
 def _slot_each(context: DecisionContext) -> int:
@@ -173,9 +170,18 @@ def _spare_at(context: DecisionContext, worker: Worker, *, level: int, below: in
 
 
 def _warm(context: DecisionContext) -> Proposal:
-    kept = f"{counted(context.warm.kept, 'worker')} {'is' if context.warm.kept == 1 else 'are'} kept warm"
-    why = f"{kept}: a start takes {context.pace.startup_seconds:,.1f} s, too long for the slo"
+    kept = f"keeping {counted(context.warm.kept, 'worker')} warm"
+    why = f"{kept}: a start takes {context.pace.startup_seconds:,.1f} s, too long for the SLO"
     return Proposal(context.warm.kept - context.capacity.workers_elsewhere, "warm", why)
+
+
+def _why_idle(context: DecisionContext, level: int, target: int, spare_seconds: float, hold_seconds: float) -> str:
+    sample = context.facts.sample
+    if target == 0:
+        is_empty = not (sample.ready or sample.held or sample.delayed or sample.in_flight)
+        return f"{'queue empty' if is_empty else 'no task to start'}: stopping the last worker"
+    limit = f" (limit {shown_seconds(hold_seconds)})" if hold_seconds >= _LEAST_SHOWN_SECONDS else ""
+    return f"worker {level:,} not needed for {shown_seconds(spare_seconds)}{limit}: stopping it"
 
 
 def needed(workers: int, more: str = "") -> str:
@@ -193,8 +199,8 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     sample, spec, now = facts.sample, facts.spec, facts.now
     proposal = Proposal(facts.current, "hold", NOTHING_TO_CHANGE)
     if sample.ready and not sample.paused:
-        ready = "the task that waits" if sample.ready == 1 else f"the {sample.ready:,} tasks that wait"
-        return replace(proposal, why=f"nothing to change: {ready} can begin in time"), {}
+        ready = "the waiting task" if sample.ready == 1 else f"the {sample.ready:,} waiting tasks"
+        return replace(proposal, why=f"{NOTHING_TO_CHANGE}: {ready} can start in time"), {}
     if not context.idle:
         return proposal, {}
     state = facts.state
@@ -214,14 +220,14 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
         spare_seconds = now - _spare_at(context, worker, level=level, below=below)
         hold = held[level] = state.estimates.gaps.hold_seconds(level + below, restart_seconds=restart)
         if spare_seconds >= hold:
-            unused, kept = shown_seconds(spare_seconds), shown_seconds(hold)
-            why = f"worker {level} was not needed for {unused}, and it pays to keep it for {kept}"
-            proposal = Proposal(level - 1 + starting, "idle", why)
+            target = level - 1 + starting
+            proposal = Proposal(target, "idle", _why_idle(context, level, target, spare_seconds, hold))
         elif level - 1 + below >= max(1, state.erlang.workers) and context.pace.is_start_in_time:
             enough = max(1, state.erlang.workers)
-            meet = f"{counted(enough, 'worker')} {'meets' if enough == 1 else 'meet'} the slo"
-            why = f"{meet} by the Erlang C estimate, for {shown_seconds(restart)} now"
-            proposal = Proposal(level - 1 + starting, "paper", why)
+            target = level - 1 + starting
+            has = f"{counted(enough, 'worker')} {'has' if enough == 1 else 'have'} been enough"
+            why = f"{has} to meet the SLO for {shown_seconds(restart)}: stopping {facts.current - target:,}"
+            proposal = Proposal(target, "paper", why)
         else:
             break
         level -= 1

@@ -51,12 +51,11 @@ def prepare(context: DecisionContext) -> Proposal | None:
     if not need.workers:
         return None
     sample = context.facts.sample
-    tasks = f"{counted(need.position, 'task')} {'becomes' if need.position == 1 else 'become'} leasable within"
+    tasks = f"{counted(need.position, 'task')} {'is' if need.position == 1 else 'are'} due within"
     why = (
-        f"{counted(need.workers, 'more worker')} {'is' if need.workers == 1 else 'are'} needed ahead: "
-        f"{tasks} {max(0.0, -need.age_seconds):,.1f} s, and a start takes "
-        f"{start_seconds(context.facts.state.estimates):,.1f} s, too long for the slo; "
-        f"of these and {sample.ready:,} ready {need.can_start:,.0f} can begin in time"
+        f"starting {counted(need.workers, 'more worker')} ahead: {tasks} {max(0.0, -need.age_seconds):,.1f} s, and a "
+        f"start takes {start_seconds(context.facts.state.estimates):,.1f} s, too long for the SLO; "
+        f"of these and {sample.ready:,} waiting, {need.can_start:,.0f} can start in time"
     )
     return Proposal(context.facts.current + need.workers, "deadline", why)
 

@@ -270,7 +270,7 @@ def _causes(sample: QueueSample, decision: Decision, *, spec: PoolSpec) -> Itera
         return
     if sample.oldest_seconds > spec.slo:  # an older sample than the decision's, or one of a pool that is draining
         yield (
-            f"a task has waited for {shown_seconds(sample.oldest_seconds)}, longer than its slo of "
+            f"a task has waited for {shown_seconds(sample.oldest_seconds)}, longer than its SLO of "
             f"{shown_setting(spec.slo)}, with {counted(decision.current, 'worker')}"
         )
     for limit in decision.limits:

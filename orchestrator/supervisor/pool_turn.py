@@ -262,7 +262,7 @@ def _log_trouble(pool: Pool, decision: Decision, spec: PoolSpec) -> None:
 def _relief(ended: TroubleEpisode, spec: PoolSpec) -> str:
     lasted = f"that lasted {shown_seconds(ended.seconds)}" if ended.seconds > 0 else "that was for a moment"
     if ended.logged != "bounded":
-        return f"no task waits longer than its slo of {shown_setting(spec.slo)} any more: {lasted}"
+        return f"no task waits longer than its SLO of {shown_setting(spec.slo)}: {lasted}"
     return f"no bound denies it workers any more: {lasted}"
 
 

@@ -115,7 +115,7 @@ class FailureCounts:
         _, first = self._first.pop(kind)
         others = self._others.pop(kind, 0)
         if others:
-            text = f"{counted(others, 'more failure')} of this kind {when}: {first.short}"
+            text = f"{counted(others, 'more failure')} like this {when} (not shown): {first.short}"
             yield replace(first, name=first.group or first.name, text=text, more=(), hint="", kind=())
 
 

@@ -71,8 +71,8 @@ def wrapped(text: str, *, width: int | None, prefix: str = "", hang: int | None 
     A word is never broken: one longer than the terminal gets a line of its own. A number stays with its unit, and a
     command in backticks in one line where there is room for it.
 
-    >>> wrapped("3 ready and nobody to lease them", width=30, prefix="12:04:31  resize  ")
-    ['12:04:31  resize  3 ready and', '  nobody to lease them']
+    >>> wrapped("3 tasks waiting, no worker running", width=30, prefix="12:04:31  resize  ")
+    ['12:04:31  resize  3 tasks', '  waiting, no worker running']
     """
     indent = columns_of(prefix) if hang is None else hang
     if width is not None and indent * 2 > width:

@@ -99,7 +99,12 @@ def check_that_nothing_foreign_ran(page: Page, stage: ConsoleStage, address: str
     assert page.evaluate(f"window.{MARK} === undefined")
     assert page.url == stage.console + address
     assert page.locator("main, header, footer").count() == 3
-    assert page.locator("script:not([src*='static/']), iframe, object, embed, svg:not(.trend, .states), base, meta[http-equiv]").count() == 0
+    assert (
+        page.locator(
+            "script:not([src*='static/']), iframe, object, embed, svg:not(.trend, .states), base, meta[http-equiv]"
+        ).count()
+        == 0
+    )
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u200b-\u200f]", page.content())
 
 

@@ -263,7 +263,7 @@ def _pool(
         "waited": {"leases": 812, "p99_over_slo": 3.217, "worst_over_slo": 9.5},
         "concern": {
             "kinds": ["late", "at_max"],
-            "why": f"{ready:,} tasks wait up to {shown_seconds(oldest)} longer than their slo of "
+            "why": f"{ready:,} tasks have waited up to {shown_seconds(oldest)} past their SLO of "
             f"{shown_setting(spec.slo)}: all {current} workers are busy and max is {spec.workers.max}",
         },
     }

@@ -495,15 +495,15 @@ def _learned(decision: Json) -> str:
     if "service_seconds" in number:
         takes = shown_seconds(number["service_seconds"])
         is_learned = number["service_seconds"] != PRIOR_SERVICE_SECONDS
-        parts.append(f"a task takes {takes}" if is_learned else f"no task was measured yet ({takes} are assumed)")
+        parts.append(f"a task takes {takes}" if is_learned else f"no task finished yet (assuming {takes} each)")
     if "startup_seconds" in number:
         parts.append(f"a start takes {shown_seconds(number['startup_seconds'])}")
     if "arrival_rate" in number:
-        parts.append(f"{number['arrival_rate']:,.3g} tasks arrive a second")
+        parts.append(f"{number['arrival_rate']:,.3g} tasks/s arriving")
     if "usable_slo_seconds" in number and "slo_seconds" in number:
         usable, slo = shown_seconds(number["usable_slo_seconds"]), shown_setting(number["slo_seconds"])
-        slack = f" (slack {number['slack']:.2f})" if "slack" in number else ""
-        parts.append(f"{usable} of the slo of {slo} can be planned with{slack}")
+        slack = f" (safety factor {number['slack']:.2f})" if "slack" in number else ""
+        parts.append(f"planning for {usable} of the {slo} SLO{slack}")
     held = decision.get("held")
     if isinstance(held, dict):
         for level, seconds in held.items():

@@ -92,7 +92,7 @@ def report_lines(death: Json, now: TasksNow, *, wall_seconds: float, by_hand: st
         yield from (f"    {line}" for line in folded_stack(stack))
     yield from _last_lines(death)
     dead = [one for one in _held(death) if _is_dead(one, now)]
-    yield f"  what to do: {advise(death, dead=dead, by_hand=by_hand)}"
+    yield f"  next: {advise(death, dead=dead, by_hand=by_hand)}"
 
 
 def fate(one: Json, now: TasksNow) -> str:

@@ -61,7 +61,7 @@ def test_cores_that_are_free_bound_the_workers_more(free: float, expected: int) 
 def test_until_it_is_known_what_a_worker_takes_there_are_no_more_than_so_many() -> None:
     room = allocate(a_host(), [a_claim(alive=1, untried=2)])["a"]
     assert (room.workers, room.scarce) == (1, "unknown")
-    assert room.why == "nothing is known yet of what a worker takes: 2 until one was measured for a second"
+    assert room.why == "starting with 2 until the first worker's memory and CPU use is known"
     assert granted(a_host(), a_claim(alive=1, more=1, untried=2)) == {"a": 1}
     assert granted(a_host(), a_claim(alive=5, untried=2)) == {"a": 0}
 

@@ -214,7 +214,7 @@ def test_a_death_is_listed_and_explained_with_what_became_of_its_task(viewer: Ca
     told = viewer("why-died", str(deaths[-1]["worker"]))
     assert told.code == 0
     assert "thumbs/bad-1 [crash]" in told.out
-    assert "what to do:" in told.out
+    assert "next:" in told.out
     record = cast("Json", viewer("why-died", str(deaths[-1]["worker"]), "--json").json)
     assert record["not_looked_up"] is None
 

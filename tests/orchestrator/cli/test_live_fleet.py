@@ -132,9 +132,9 @@ def test_old_figures_say_how_old_they_are_and_why(towline: Commands) -> None:
     with StateDir(towline.folder / ".towline").locked():
         told = towline("pools")
         assert a_row(told.out, "resize")[4] == "99"
-        assert "these figures are of" in told.err
+        assert "data is " in told.err
         assert "no such store" in told.err
-        assert "these figures are of" in towline("top", "--once").out
+        assert "data is " in towline("top", "--once").out
         assert cast("Json", towline("workers", "--json").json)["age_seconds"] != 0
     assert not (towline.folder / "queue.db").exists(), "a command that shows made a store"
     assert "no supervisor is alive: this was" in towline("pools").err

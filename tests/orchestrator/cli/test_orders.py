@@ -117,15 +117,12 @@ def past(towline: Commands) -> Commands:
 def test_why_tells_what_was_seen_what_decided_and_what_held_it(past: Commands) -> None:
     told = past("why", "resize", "--at", "30m").out
     assert "resize: 2 -> 4 workers, by rule `saturated`" in told
-    assert (
-        "every task gets a slot at once: 900 wait and 0.00 arrive a second, and all 4 workers of max can begin 60 "
-        "within the slo of 30 s" in told
-    )
+    assert "heavy load: 900 waiting, 0/s arriving: scaling to the maximum of 4" in told
     assert "limited by max: max is 4" in told
     assert "without that it would have " in told
     assert "seen: 900 ready, 0 in flight, 0 delayed, 0 dead tasks" in told
     assert "seen: 2 busy, 0 idle, 0 starting, 0 draining workers" in told
-    assert "no task was measured yet (2 s are assumed), a start takes 2.5 s" in told
+    assert "no task finished yet (assuming 2 s each), a start takes 2.5 s" in told
 
 
 def test_one_dead_task_and_one_draining_worker_are_counted_as_one(past: Commands) -> None:

@@ -48,7 +48,7 @@ def a_fleet(pools: Sequence[str] = POOLS, *, workers: int = 9, **changes: object
         }
         for number in range(workers if pools else 0)
     ]
-    decided = {"pool": "resize", "current": 1, "target": 2, "why": "3 ready and nobody to lease them"}
+    decided = {"pool": "resize", "current": 1, "target": 2, "why": "3 tasks waiting, no worker running"}
     decisions = [{**decided, "at": NOON - 60 * number} for number in range(9)]
     snapshot: Json = {"phase": "leading", "url": "http://127.0.0.1:7878", "pools": shown, "workers": listed}
     return replace(ShownFleet(snapshot, True, 0.3, shown_at=NOON, decisions=decisions), **changes)  # type: ignore[arg-type]
@@ -83,7 +83,7 @@ def test_a_wide_terminal_shows_all_of_it_with_bars() -> None:
     for part in ("OF MAX", "##...... 4", "P99/SLO", "LIMITED BY", "cat-7", "S by settings"):
         assert part in text
     assert "more" not in text
-    assert text.count("3 ready and nobody to lease them") == 5
+    assert text.count("3 tasks waiting, no worker running") == 5
 
 
 def test_a_decision_that_was_made_four_times_in_a_second_is_one_line_with_a_count() -> None:
@@ -115,7 +115,7 @@ def test_no_frame_is_larger_than_its_terminal(
 
 def test_old_figures_and_a_drained_host_are_said_at_the_top() -> None:
     text = " ".join(lines_of(80, 24, fleet=a_fleet(trouble="no answer", age_seconds=2.0, is_drained=True)))
-    assert "these figures are of 2 s ago (no answer)" in text
+    assert "data is 2 s old (no answer)" in text
     assert "towline undrain" in text
     assert "no supervisor is alive" in lines_of(80, 24, fleet=a_fleet(is_alive=False))[2]
 

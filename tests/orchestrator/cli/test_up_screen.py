@@ -24,7 +24,7 @@ DECIDED = {
     "pool": "resize",
     "current": 0,
     "target": 1,
-    "why": "3 ready and nobody to lease them",
+    "why": "3 tasks waiting, no worker running",
     "limits": [],
     "notes": [],
     "busy": 0,
@@ -91,7 +91,7 @@ def test_output_comes_before_the_events_that_waited(file: TextIO) -> None:
     stage.screen.take(DECIDED)
     assert stage.shown(output("resizing cat.jpg")) == [
         "resize-d2v | resizing cat.jpg",
-        "resize     0 -> 1: 3 ready and nobody to lease them",
+        "resize     0 -> 1: 3 tasks waiting, no worker running",
     ]
     assert stage.shown() == []
 
@@ -199,7 +199,7 @@ def test_a_pool_that_stays_as_its_application_cannot_be_used_is_told_once(file: 
     stage.screen.take(DECIDED | {"current": 0, "target": 0, "limited_by": ["misconfigured"], "limits": ["told before"]})
     assert stage.shown() == []
     stage.screen.take(DECIDED | {"current": 2, "target": 2, "limits": ["max is 2"]})
-    assert stage.shown() == ["resize     stays at 2: 3 ready and nobody to lease them; max is 2"]
+    assert stage.shown() == ["resize     stays at 2: 3 tasks waiting, no worker running; max is 2"]
 
 
 def test_an_application_that_cannot_be_imported_is_told_once(file: TextIO) -> None:
@@ -252,7 +252,7 @@ def test_failures_that_were_counted_are_told_before_the_end(file: TextIO) -> Non
     assert len(stage.shown(entry(), entry(task="_6"), entry(task="_7"))) == 1
     stage.screen.take({"event": events.WORK_COUNTED, "done": 1, "dead": 0, "waiting": 1, "store": "memory:"})
     assert stage.shown(is_last=True) == [
-        "resize     x 2 more failures of this kind since then: ValueError, tasks.py:9",
+        "resize     x 2 more failures like this since then (not shown): ValueError, tasks.py:9",
         "Stopped. 1 done, 0 dead, 1 still waits in memory:.",
     ]
 

@@ -135,7 +135,7 @@ def test_of_a_forked_worker_it_says_which_memory_was_its_own(towline: Commands) 
     bury(towline, a_death("resize-aaa", cause="out of memory", forked=True, **memory))
     told = towline("why-died", "resize-aaa").out
     assert "310MiB at its peak, 60MiB of it its own and the rest shared with its template, limit 512MiB" in told
-    assert "what to do: it was forked: only its own part is free again" in told
+    assert "next: it was forked: only its own part is free again" in told
 
 
 def test_without_the_queue_the_certificate_is_shown_all_the_same(towline: Commands) -> None:

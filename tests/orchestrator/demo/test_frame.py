@@ -82,7 +82,7 @@ def test_a_low_terminal_keeps_the_newest_messages_whole(tmp_path: Path) -> None:
 
 def test_a_number_stays_with_its_unit(tmp_path: Path) -> None:
     run = DemoRun(a_run(tmp_path).script, tmp_path)
-    run.add_to_log("decision", "render 1 -> 0: worker 1 was not needed for 5 s; it pays to keep it for 1 s")
+    run.add_to_log("decision", "render 1 -> 0: worker 1 not needed for 5 s, no other task due in, limit 1 s")
     assert lines_of(run, 80, 24)[-1] == "       1 s"
 
 

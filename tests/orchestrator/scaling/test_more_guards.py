@@ -41,7 +41,7 @@ def facts(
 
 
 def test_workers_that_do_not_get_ready_are_blamed_on_their_start_and_not_on_the_host() -> None:
-    unknown = "nothing is known yet of what a worker takes"
+    unknown = "starting with 2 until the first worker's memory and CPU use is known"
     for age, slow in [(9.0, ""), (42.0, "; w1 has been starting for 42 s, in an import or in on_start")]:
         fleet = a_fleet(a_worker("w1", "starting", spawned_at=NOW - age), a_worker("w2", "starting", spawned_at=NOW))
         changed = host_headroom(9, facts(fleet=fleet, room=Allocation(0, "unknown", unknown)))

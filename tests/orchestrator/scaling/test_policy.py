@@ -143,8 +143,8 @@ def test_the_reason_can_be_read() -> None:
     decision = decided(a_sample(**waits(282, 9.1)), fleet=a_fleet_of(busy=3, starting=2))
     assert decision.rule == "deadline"
     assert decision.why == (
-        "39 more workers are needed to begin all 282 that wait within 12 s: of 5 workers 3 are busy and 2 are "
-        "starting, and 31 can begin by then"
+        "282 tasks must start within 12 s; of 5 workers 3 are busy and 2 are starting, 31 can start by then: "
+        "39 more needed"
     )
 
 
@@ -382,7 +382,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
             a_pool(most=2, slo="5s"),
             "at_max",
             ("max",),
-            "1 task waits 29 s longer than its slo of 5 s: all 2 workers are busy and max is 2",
+            "1 task has waited 29 s past its SLO of 5 s: all 2 workers are busy and max is 2",
             id="a-third-would-be-wanted",
         ),
         pytest.param(
@@ -391,7 +391,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
             a_pool(most=2, slo="5s"),
             "at_max",
             ("max",),
-            "1 task waits 29 s longer than its slo of 5 s: all 2 workers are busy and max is 2",
+            "1 task has waited 29 s past its SLO of 5 s: all 2 workers are busy and max is 2",
             id="no-third-is-wanted-by-any-rule",
         ),
         pytest.param(
@@ -400,7 +400,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
             a_pool(most=4, slo="5s"),
             "hold",
             (),
-            "3 tasks wait up to 29 s longer than their slo of 5 s: all 3 workers are idle and an idle one is to lease "
+            "3 tasks have waited up to 29 s past their SLO of 5 s: all 3 workers are idle and an idle one is to lease "
             "it at once",
             id="workers-are-there",
         ),
@@ -410,7 +410,7 @@ def test_added_workers_are_needed(ages: list[float], fleet: Fleet, state: Policy
             a_pool(most=4, slo="5s"),
             "queue_paused",
             ("queue_paused",),
-            "1 task waits 29 s longer than its slo of 5 s: the only worker is busy and the queue thumbs is paused: "
+            "1 task has waited 29 s past its SLO of 5 s: the only worker is busy and the queue thumbs is paused: "
             "`towline resume thumbs`",
             id="the-queue-is-paused",
         ),
@@ -438,6 +438,6 @@ def test_tasks_behind_a_limit_get_as_many_workers_as_the_limit_lets_work() -> No
     )
     decision = decided(backlog, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state)
     assert (decision.target, decision.limited_by, decision.trouble) == (2, ("rate_limited",), "")
-    assert "all 299 that wait, held ones included" in decision.why
+    assert "all 299 waiting tasks, those under limits included," in decision.why
     few = a_sample(ages=[0.1], running=[RunningLease("w1", 0.5, 0.0, 1)], held=2, held_by="per_tag.max_in_flight: 2")
     assert decided(few, fleet=a_fleet_of(busy=1), spec=a_pool(slo=10, most=50), state=state).target == 1

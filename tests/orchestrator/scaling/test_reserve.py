@@ -47,7 +47,7 @@ def test_the_average_that_bounds_it_forgets_in_twenty_minutes() -> None:
 
 def test_what_the_budget_takes_away_is_told() -> None:
     assert warm(Reserve(busy_slots=2.0), paper=18).description == (
-        "18 warm would hold the slo and cost 9 times the work, so 3 are kept: for more set workers.min"
+        "18 warm would meet the SLO at 9 times the cost of the work: keeping 3; set workers.min for more"
     )
     assert warm(Reserve(busy_slots=20.0), paper=18).description == ""
 

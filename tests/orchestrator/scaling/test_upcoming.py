@@ -56,7 +56,7 @@ def test_workers_are_started_as_late_as_they_are_up_in_time(due_in: float, wante
     assert decision.target == wanted
     if wanted:
         assert decision.rule == "deadline"
-        assert f"4 tasks become leasable within {due_in:.1f} s, and a start takes 8.0 s" in decision.why
+        assert f"4 tasks are due within {due_in:.1f} s, and a start takes 8.0 s" in decision.why
 
 
 def test_where_starts_are_limited_the_first_of_many_begin_earlier() -> None:

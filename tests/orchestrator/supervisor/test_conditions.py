@@ -245,7 +245,7 @@ def test_a_new_pool_is_tried_on_as_many_workers_as_there_are_cores_for_a_second(
     sizes = grown(stage, cores=0.01)
     assert sizes[:4] == [2] * 4
     assert min(sizes[8:]) > 2  # with two workers half a second of each is enough
-    unknown = "nothing is known yet of what a worker takes: 2 until one was measured for a second"
+    unknown = "starting with 2 until the first worker's memory and CPU use is known"
     assert stage.logged(events.POOL_DECIDED)[0]["limits"] == [unknown]
 
 
