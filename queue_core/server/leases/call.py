@@ -15,7 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from queue_core.clock import Instant
-from queue_core.errors import QueueError, StoreError
+from queue_core.errors import OutcomeUnknownError, QueueError, StoreError
 from queue_core.fast_values import value
 from queue_core.server.callers.access import Check, no_check
 from queue_core.server.commit.group_commit import Committer
@@ -158,6 +158,11 @@ class LeaseCall:
     _has_run: bool = field(default=False, init=False)
     """Return whether its operation has run, here: run again, it is a repeat."""
     _is_over: bool = field(default=False, init=False)
+    _gives_up: bool = field(default=False, init=False)
+    """Return whether it is answered before its operation has been: one that has not begun to lease grants nothing."""
+    _is_leasing: bool = field(default=False, init=False)
+    """Return whether an operation may have granted leases that it has not told yet. Set in its thread, before it looks
+    at `_gives_up`, which the loop sets before it looks here: one of the two sees the other."""
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _context: CallContext = field(init=False, repr=False)
@@ -215,8 +220,10 @@ class LeaseCall:
         self._context.committer.submit(close, closed)
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error; where the store failed after the deletions, with the outcome of those."""
-        if self._has_deleted and isinstance(error, StoreError):
+        """Answer with an error; where the store failed after the deletions, with the outcome of those, unless it may
+        have granted leases, for which the client sends the call again."""
+        is_repeatable = self.client_call is not None and isinstance(error, OutcomeUnknownError)
+        if self._has_deleted and isinstance(error, StoreError) and not is_repeatable:
             self.end_empty()
         else:
             self._end(error)
@@ -252,7 +259,8 @@ class LeaseCall:
 
     def lease(self, work: UnitOfWork) -> LeaseAnswer:
         """Lease what there is now, unless the caller is gone; nothing is deleted again."""
-        if self._is_over or self.is_gone():
+        self._is_leasing = True
+        if self._is_over or self._gives_up or self.is_gone():
             return LeaseAnswer(NO_LEASES)
         self.check(work)
         self.changes_seen = self._context.waiting.changes(self.queue)
@@ -281,6 +289,7 @@ class LeaseCall:
 
     def proceed(self, outcome: object) -> None:
         """Act on the outcome of an operation: answer, lease again, or wait."""
+        self._is_leasing = False
         if not isinstance(outcome, LeaseAnswer):
             self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             return
@@ -304,13 +313,17 @@ class LeaseCall:
             context.activity.record(self.caller, now=now)
             return
         self._late_grants += 1
-        if self._late_grants > MAX_LATE_GRANTS:
-            self.end_empty()  # its leases expire
-        elif self.client_call is not None:  # another server may have answered its client with them meanwhile
-            self._renew_late(leases, self.client_call)
-        else:
+        is_last = self._late_grants > MAX_LATE_GRANTS
+        if self.client_call is None:
             context.give_back(self.queue, leases)
-            self.retry()
+            if is_last:
+                self.end_empty()
+            else:
+                self.retry()
+        elif is_last:
+            self.fail(OutcomeUnknownError("the store answers too late, time and again: send the call again"))
+        else:  # another server may have answered its client with them meanwhile
+            self._renew_late(leases, self.client_call)
 
     def _proceed_then(self, then: Callable[[], None], outcome: object) -> None:
         try:
@@ -364,7 +377,16 @@ class LeaseCall:
         if self._context.waiting.leave(self):
             self._close()
         elif self._context.committer.is_threaded:
-            self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self.end_empty)
+            self._timer = asyncio.get_running_loop().call_later(OVERTIME_SECONDS, self._give_up)
+
+    def _give_up(self) -> None:
+        """Answer though the store has not: that there was nothing, or, where it may have granted leases to a client
+        that can send the call again, that the outcome is not known. Then nobody's leases are left behind."""
+        self._gives_up = True
+        if self._is_leasing and self.client_call is not None:
+            self.fail(OutcomeUnknownError("the store has not answered in time: send the call again"))
+        else:
+            self.end_empty()
 
     def _end(self, answer: LeaseAnswer | Exception, *, now: float | None = None) -> None:
         self._stop_timer()

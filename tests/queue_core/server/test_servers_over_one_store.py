@@ -137,6 +137,24 @@ def test_who_waits_in_vain_is_answered_in_time_though_the_store_has_stalled(
     assert (lease.payload, lease.lease_number) == (b"work", 1)
 
 
+def test_a_lease_granted_by_a_store_that_then_stalled_reaches_the_client_and_is_left_to_nobody(
+    servers: Servers, callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_call, "OVERTIME_SECONDS", 0.05)
+    call = callers.submit(servers.at_b.lease, wait_seconds=0.5)
+    _waits(servers.b)
+    servers.stores[1].stall_answers()
+    servers.at_a.add(b"work")  # the waiting call is granted the task, and its server does not hear of it
+    eventually(lambda: servers.at_a.stats().in_flight == 1)
+    granted = servers.stores[1].transactions
+    eventually(lambda: call.done() or servers.stores[1].transactions > granted)  # the client has sent it again
+    servers.stores[1].flow()
+    (lease,) = call.result(LONG_SECONDS)
+    assert (lease.payload, lease.lease_number) == (b"work", 1)
+    servers.at_a.delete([lease.token])
+    assert servers.at_a.stats().in_flight == 0
+
+
 def test_a_caller_that_hangs_up_while_the_store_has_stalled_is_forgotten(servers: Servers) -> None:
     body = json.dumps({"worker": "gone", "wait_seconds": LONG_SECONDS}).encode()
     with servers.b.connect() as connection:

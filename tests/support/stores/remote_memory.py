@@ -41,14 +41,21 @@ class RemoteMemory:
         self.threads: set[int] = set()
         self._flowing = threading.Event()
         self._flowing.set()
+        self._answering = threading.Event()
+        self._answering.set()
 
     def stall(self) -> None:
         """Let calls from now on get no answer and have no effect until `flow`."""
         self._flowing.clear()
 
+    def stall_answers(self) -> None:
+        """Let changes from now on take effect, and be answered only after `flow`."""
+        self._answering.clear()
+
     def flow(self) -> None:
         """Answer again, stalled calls first."""
         self._flowing.set()
+        self._answering.set()
 
     @property
     def signals(self) -> Signals:
@@ -69,6 +76,7 @@ class RemoteMemory:
                     for name, value in before.items():
                         setattr(self.memory, name, value)
                 raise
+        self._answering.wait(STALL_SECONDS)
         if self.answers_to_lose:
             self.answers_to_lose -= 1
             raise OutcomeUnknownError("the fake's answer was lost")
