@@ -98,7 +98,9 @@ def test_what_happens_is_read_in_sentences(folder: Path) -> None:
         up.terminal.type("\x03")
         assert up.ended() == 0
         assert re.search(
-            r"x 2 more failures like this since then \(not shown\): JSONDecodeError, tasks\.py:11$", up.text, re.MULTILINE
+            r"x 2 more failures like this since then \(not shown\): JSONDecodeError, tasks\.py:11$",
+            up.text,
+            re.MULTILINE,
         )
         assert up.text.strip().split("\n")[-1].endswith("Stopped. 4 done, 0 dead, 3 still wait in sqlite:///queue.db.")
         assert "\x1b" not in up.terminal.raw

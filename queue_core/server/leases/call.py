@@ -242,19 +242,27 @@ class LeaseCall:
         if call is not None and self._has_run and not call.is_repeat:
             call = replace(call, is_repeat=True)
         self._has_run = True
-        granted, lost = work.exchange(
-            self.queue,
-            self.deletions,
-            count=self.count,
-            seconds=self.seconds,
-            tags=self.tags,
-            worker=self.worker,
-            call=call,
-            allowance=self.room,
-        )
+
+        def exchange() -> tuple[Granted, Sequence[str]]:
+            return work.exchange(
+                self.queue,
+                self.deletions,
+                count=self.count,
+                seconds=self.seconds,
+                tags=self.tags,
+                worker=self.worker,
+                call=call,
+                allowance=self.room,
+            )
+
+        granted, lost = exchange()
         self.lost, self.added = tuple(lost), granted.added
         if call is not None and call.is_repeat and not granted.leases:
-            granted = self._lease(work)  # it may have been granted something after it had waited
+            # Its first try may be under way at another server: what that grants is this call's, or it grants nothing.
+            if not work.close_lease(self.queue, call, worker=self.worker):
+                granted, _ = exchange()
+            if not granted.leases:
+                granted = self._lease(work)  # it may have been granted something after it had waited
         return LeaseAnswer(granted, self.lost, self.added)
 
     def lease(self, work: UnitOfWork) -> LeaseAnswer:
@@ -343,8 +351,8 @@ class LeaseCall:
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             elif outcome[1]:
                 self._deliver(LeaseAnswer(Granted(tuple(outcome[1])), self.lost, self.added), since=outcome[0])
-            else:
-                self.retry()
+            else:  # its client has had them from another server, and done them: further ones would be nobody's
+                self.end_empty()
 
         self._context.committer.submit(renew, renewed)
 
