@@ -155,6 +155,8 @@ class LeaseCall:
     """Return whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
     _is_open: bool = field(default=False, init=False)
     """Return whether another try of the client's call, which may still come, could grant a lease to nobody."""
+    _is_first_closed: bool = field(default=False, init=False)
+    """Return whether the first lease of the client's call grants nothing any more, whichever try comes with it."""
     _has_run: bool = field(default=False, init=False)
     """Return whether its operation has run, here: run again, it is a repeat."""
     _is_over: bool = field(default=False, init=False)
@@ -205,7 +207,7 @@ class LeaseCall:
         self._is_open = False
 
         def close(work: UnitOfWork) -> bool:
-            calls = [call, _waited(call)]
+            calls = [_waited(call)] if self._is_first_closed else [call, _waited(call)]
             are_closed = [work.close_lease(self.queue, one, worker=self.worker) for one in calls]
             return all(are_closed)
 
@@ -259,7 +261,8 @@ class LeaseCall:
         self.lost, self.added = tuple(lost), granted.added
         if call is not None and call.is_repeat and not granted.leases:
             # Its first try may be under way at another server: what that grants is this call's, or it grants nothing.
-            if not work.close_lease(self.queue, call, worker=self.worker):
+            self._is_first_closed = work.close_lease(self.queue, call, worker=self.worker)
+            if not self._is_first_closed:
                 granted, _ = exchange()
             if not granted.leases:
                 granted = self._lease(work)  # it may have been granted something after it had waited
