@@ -120,7 +120,9 @@ class UnknownQueueError(QueueError):
     @classmethod
     def among(cls, name: str, others: Iterable[str]) -> "UnknownQueueError":
         """Return the error for `name`, listing the `others` in its message."""
-        missing = f"no queue {name!r}" if len(name) <= _SHOWN_CHARACTERS else f"no queue {name[:_SHOWN_CHARACTERS]!r}..."
+        missing = (
+            f"no queue {name!r}" if len(name) <= _SHOWN_CHARACTERS else f"no queue {name[:_SHOWN_CHARACTERS]!r}..."
+        )
         return cls(f"{missing}; queues: {', '.join(others) or 'none yet'}", public_message=missing)
 
 

@@ -3,7 +3,14 @@
 import re
 
 from queue_core.errors import InvalidRequestError, QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, check_headers, check_max_leases, check_queue_name, check_tag, check_text
+from queue_core.limits import (
+    MAX_PAYLOAD_BYTES,
+    check_headers,
+    check_max_leases,
+    check_queue_name,
+    check_tag,
+    check_text,
+)
 from queue_core.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from queue_core.schedules.times import check_cron, check_every, check_zone
 

@@ -112,7 +112,9 @@ def _found(hint: object, is_sought: IsSought) -> Iterator[tuple[str, Callable[[A
     elif is_sought(hint):
         yield "", lambda number: number
     elif typing.get_args(hint)[1:] == (TagFilter,):  # a queue, and the tags to wait for
-        yield from ((f"[0]{within}", _with_any_tag(made)) for within, made in _found(typing.get_args(hint)[0], is_sought))
+        yield from (
+            (f"[0]{within}", _with_any_tag(made)) for within, made in _found(typing.get_args(hint)[0], is_sought)
+        )
     elif typing.get_origin(hint) in _LISTS:
         for within, made in _found(typing.get_args(hint)[0], is_sought):
             yield f"[]{within}", _listed(made)
