@@ -34,7 +34,6 @@ QueueError
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-
 _SHOWN_CHARACTERS: Final = 500
 """Of a queue's name that a message quotes: longer than any that there can be."""
 

@@ -50,13 +50,11 @@ def end_lost() -> None:
 
 def fail(request: Any) -> None:
     """Record a task as failed, as Celery does when the process that ran it has died: it is counted, or deleted."""
-    from billiard.einfo import ExceptionInfo
-
     error = sys.modules["celery.exceptions"].WorkerLostError
     try:
         raise error(LOST)  # noqa: TRY301 - it takes its traceback from here
     except error:
-        info = ExceptionInfo()
+        info = sys.modules["billiard.einfo"].ExceptionInfo()
     try:
         request.on_failure(info)
     except Exception:  # noqa: BLE001 - of a result backend or a signal's receiver; the message was answered before
@@ -71,6 +69,6 @@ def _on_received(*, request: Any, **_: object) -> None:
 
 
 def _on_end(*, task_id: str, **_: object) -> None:
-    request = sys.modules["celery.worker.state"].requests.get(task_id)  # type: ignore[attr-defined]
+    request = sys.modules["celery.worker.state"].requests.get(task_id)
     if request is not None:
         _ended[request] = 0
