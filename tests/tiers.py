@@ -72,11 +72,6 @@ SLOW: Final = (
     "tests/docs/test_site.py",
     "tests/queue_core/stores/postgres/test_floors_survive.py",
     "tests/queue_core/stores/postgres/test_floors_together.py",
-    "tests/queue_core/stores/postgres/test_floors.py::test_small_tables_are_written_anew_with_all_that_lives_in_them",
-    (
-        "tests/queue_core/stores/postgres/test_floors.py"
-        "::test_floors_are_raised_while_there_are_dead_rows_and_end_with_them"
-    ),
     "tests/queue_core/stores/postgres/test_outcome.py",
     "tests/queue_core/stores/postgres/test_snapshot_holders.py",
     "tests/queue_core/stores/postgres/test_lanes_together.py",
@@ -94,7 +89,6 @@ SLOW: Final = (
     "tests/queue_core/server/test_erasures.py",
     "tests/queue_core/server/test_large_payloads.py",
     "tests/orchestrator/cli/test_up.py",
-    "tests/orchestrator/cli/test_by_url.py::test_the_settings_in_force_are_shown_without_secrets",
     "tests/orchestrator/cli/test_guard_rails.py::test_no_text_names_a_path_that_an_installed_package_lacks",
     "tests/orchestrator/cli/test_why_held.py",
     "tests/orchestrator/supervisor/test_many_pools.py",
@@ -109,8 +103,24 @@ SLOW: Final = (
     "tests/console/test_tls_and_proxy.py",
     "tests/console/test_pages.py",
     "tests/console/following",
+    "tests/queue_core/test_new_rare_field.py",
+    "tests/orchestrator/test_deploy_commands.py",
+    "tests/orchestrator/cli/test_by_url.py",
+    "tests/queue_core/google/queue_files/test_files_beside_google.py",
+    "tests/queue_core/worker/template/test_hazards.py",
+    "tests/queue_core/server/test_numbers.py",
+    "tests/queue_core/server/test_reused_keys.py",
+    "tests/queue_core/stores/postgres/test_plans.py",
+    "tests/queue_core/stores/postgres/test_floors.py",
+    "tests/queue_core/transfer/test_queues.py",
+    "tests/queue_core/transfer/test_imports.py",
+    "tests/queue_core/test_forks.py",
+    "tests/end_to_end/faults/test_lost_answers.py",
+    "tests/docs/test_rules.py",
 )
 """What takes more than a second: folders, files whose tests mostly do, and single tests of other files.
+
+And files of many short tests that take more than five seconds together, where others say the same of a part.
 
 A whole run begins with them, in this order: a long one at the end would keep one process busy and the others idle.
 """

@@ -13,6 +13,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.feedback import NO_FEEDBACK
+from schemathesis.pytest._test_builder import build_operation_test
 from schemathesis.specs.openapi import checks as openapi
 
 from queue_core.limits import MAX_WAIT_SECONDS
@@ -20,7 +22,9 @@ from queue_core.server.app import openapi_json
 from tests.support.servers import RunningServer, a_server
 from tests.support.stores.stores import opened
 
-SCHEMA = schemathesis.openapi.from_dict(json.loads(openapi_json()))
+DOCUMENT = json.loads(openapi_json())
+OPERATIONS = [(path, method) for path, methods in DOCUMENT["paths"].items() for method in methods]
+SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.config.generation.modes = [GenerationMode.POSITIVE, GenerationMode.NEGATIVE]
 REFUSALS = SCHEMA.config.checks.negative_data_rejection
 REFUSALS.expected_statuses = [*REFUSALS.expected_statuses, "413"]  # a list that is too long by its bytes, too
@@ -53,7 +57,6 @@ def _is_wait(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_WAIT_SECONDS
 
 
-@SCHEMA.parametrize()
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
@@ -62,9 +65,19 @@ def _is_wait(value: object) -> bool:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_request_is_answered_as_the_document_says(case: schemathesis.Case, server: RunningServer) -> None:
+def answered(case: schemathesis.Case, server: RunningServer) -> None:
     if case.query and "follow" in case.query:
         del case.query["follow"]  # goes on for ever
     if isinstance(case.body, dict) and _is_wait(case.body.get("wait_seconds")):
         case.body["wait_seconds"] = 0.0
     case.call_and_validate(base_url=server.url, checks=CHECKS, headers={"host": "localhost"}, timeout=SECONDS)
+
+
+@pytest.mark.parametrize(("path", "method"), OPERATIONS)
+def test_every_request_is_answered_as_the_document_says(path: str, method: str, server: RunningServer) -> None:
+    """Its requests are made here: `SCHEMA.parametrize` makes those of all operations in each process that collects."""
+    operation = SCHEMA[path][method]
+    requests = build_operation_test(
+        config=SCHEMA.config, operation=operation, test_func=answered, given_kwargs={}, feedback=NO_FEEDBACK
+    )
+    requests(server=server)

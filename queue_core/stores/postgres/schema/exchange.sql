@@ -403,9 +403,13 @@ BEGIN
         END IF;
     END IF;
     SELECT e.id, e.name_retention_seconds, now + round(coalesce(asked_seconds, e.lease_seconds) * 1000000)::int8,
+        -- Each state by itself: of two in one condition an index that was never analyzed is read whole.
         EXISTS (
-            SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = ANY ('{1,2}') AND t.eta <= now
-                AND t.eta >= coalesce(least(f.delayed, f.leased), -9223372036854775808)
+            SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 1 AND t.eta <= now
+                AND t.eta >= coalesce(f.delayed, -9223372036854775808)
+        ) OR EXISTS (
+            SELECT FROM towline.tasks AS t WHERE t.queue = e.id AND t.state = 2 AND t.eta <= now
+                AND t.eta >= coalesce(f.leased, -9223372036854775808)
         ),
         e.has_tags, coalesce(f.epoch, 0), f.effective, f.ceiling, coalesce(f.ready, -9223372036854775808)
     INTO queue_id, retention_seconds, end_at, is_due, has_tags, epoch, effective, low_ceiling, floor
