@@ -68,8 +68,8 @@ NICENESS = 10
 LOOK_SECONDS = 0.5
 WAITING_SECONDS = 10.0
 
-WORKERS = min(3 * len(os.sched_getaffinity(0)), 8)
-"""Tests wait more than they work. Each process takes half a gigabyte."""
+WORKERS = min(2 * len(os.sched_getaffinity(0)), 8)
+"""Tests wait as much as they work. Each process takes half a gigabyte."""
 TESTS = [
     "-m",
     "pytest",
@@ -87,7 +87,7 @@ QUICK = "--quick"
 """The option for the tests of `make test`."""
 WITHOUT_SLOW = ["-m", "not slow"]
 ALONE = ["-m", "pytest", "-q", "-rs", "--last-failed", "--last-failed-no-failures", "none"]
-"""Failed tests run once more without others beside them: three at a time on each core, a deadline may pass."""
+"""Failed tests run once more without others beside them: two at a time on each core, a deadline may pass."""
 TESTS_FAILED = "1"
 ENDED_WITH = ROOT / ".pytest_cache" / "v" / "towline" / "exit-status"
 """The exit status that `tests/conftest.py` writes at the end of a run: Python's own is 1, too, if a run breaks down."""
