@@ -292,9 +292,13 @@ class LeaseCall:
 
     def _submit(self, operation: Operation[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         done = self.proceed if then is None else partial(self._proceed_then, then)
+        committer = self._context.committer
+        unit = self._unit() if committer.is_threaded else "transaction"  # what commits in the loop has one unit
+        committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+
+    def _unit(self) -> Unit:
         is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
-        unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
-        self._context.committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+        return "transaction" if is_several else unit_of_lease(self.worker)
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -400,7 +404,8 @@ class LeaseCall:
             self.end_empty()
 
     def _end(self, answer: LeaseAnswer | Exception, *, now: float | None = None) -> None:
-        self._stop_timer()
+        if self._timer is not None:
+            self._stop_timer()
         self._context.sessions.end(self)
         if not self._is_over:
             self._is_over = True

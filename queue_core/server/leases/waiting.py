@@ -46,10 +46,10 @@ class WaitingLeases:
             gone=self.retry_queue,
             failed=self._fail_all,
         )
-        committer.follow_with(self._followers)
+        committer.follow_with(self._followers, waiting=self._waiters)
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return self._waiters.count
 
     @property
     def is_stopping(self) -> bool:
@@ -59,7 +59,7 @@ class WaitingLeases:
     @property
     def is_full(self) -> bool:
         """Return whether the limit on waiting calls is reached."""
-        return len(self._waiters) >= self._max_waiting
+        return self._waiters.count >= self._max_waiting
 
     def start(self, call: LeaseCall) -> None:
         """Delete and lease; wait when there is nothing to lease."""
@@ -123,18 +123,21 @@ class WaitingLeases:
         for wake in wakes:
             if self._is_threaded:
                 self._checks.count_change(wake.queue)
-            self.watchers.notify(wake.queue, fits=taking(wake.tag))
-            woken = self._take(wake, wake.count - wake.served)
-            for call in woken:
-                call.retry()
-            left = wake.count - wake.served - len(woken)
+            left = wake.count - wake.served
+            if self.watchers.watching:
+                self.watchers.notify(wake.queue, fits=taking(wake.tag))
+            if self._waiters.count:
+                woken = self._take(wake, left)
+                left -= len(woken)
+                for call in woken:
+                    call.retry()
             if left:
                 to_ourselves = wake.queue in self._listener.queues  # our own listener may be notified first
                 self._publish(wake.queue, wake.tag, left + to_ourselves)
 
     def after_commit(self) -> None:
         """Read the next eta again if any caller waits, as the commit may have changed it."""
-        if self._waiters or self.watchers:
+        if self._waiters.count or self.watchers.watching:
             self._timer.after_commit()
 
     def look_for_etas(self) -> None:
@@ -173,8 +176,6 @@ class WaitingLeases:
 
         Each call has leased before the next is chosen; the last one is that which takes the last task or finds nothing.
         """
-        if not self._waiters:
-            return
         followers = 0
         for wake in work.all_wakes():
             left = wake.count
