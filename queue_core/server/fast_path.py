@@ -269,7 +269,7 @@ class FastVerbs:
             given = parse_body(schemas.AddRequest, request.body).tasks
             if len(given) > MAX_TASKS_PER_ADD:
                 check_add_count(len(given))
-            tasks = [task.value() for task in given]
+            tasks = list(map(schemas.TaskIn.value, given))
         check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
@@ -346,7 +346,7 @@ class FastVerbs:
             room=REPLY_ALLOWANCE,
             check=check,
         )
-        self._waiting.start(call)
+        call.start(self._waiting.context)
         return call
 
     def _renew(self, request: FastRequest, caller: Principal) -> Callable[[], None]:

@@ -158,7 +158,7 @@ class UnitOfWork(Outbox):
                 call,
                 "add",
                 lambda transaction: transaction.add(queue, tasks, now=self.now),
-                check=lambda: self._check_room(queue, tasks, beyond),
+                check=partial(self._check_room, queue, tasks, beyond),
                 queue=queue,
                 adds=tasks,
                 encode=idempotency.encode_added,
@@ -684,7 +684,8 @@ def _lease_request(
     count: int, seconds: float | None, tags: TagFilter, worker: str, allowance: PayloadAllowance | None
 ) -> LeaseRequest:
     limits.check_lease_count(count)
-    check_filter(tags)
+    if tags is not ANY:
+        check_filter(tags)
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)

@@ -318,7 +318,7 @@ class GroupCommitter:
         self._commit(entries)
         if self._entries:
             self._schedule()
-        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._outstanding() <= 0 and self._expected > 1)
+        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._expected > 1 and self._outstanding() <= 0)
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
@@ -431,9 +431,7 @@ class GroupCommitter:
             deliver(entry.done, error)
 
 
-def _follower_operations(
-    follow: Follow, followers: list[Follower], work: UnitOfWork
-) -> Iterator[Operation[object]]:
+def _follower_operations(follow: Follow, followers: list[Follower], work: UnitOfWork) -> Iterator[Operation[object]]:
     """Yield the operations of a transaction's followers; each follower is added to `followers` before."""
     for follower in follow(work):
         followers.append(follower)

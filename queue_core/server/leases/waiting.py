@@ -31,8 +31,9 @@ class WaitingLeases:
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
-        self._context = CallContext(service, committer, self)
-        self.presence = self._context.presence
+        self.context = CallContext(service, committer, self)
+        """What a call starts with."""
+        self.presence = self.context.presence
         self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
         signals = service.store.signals
@@ -61,13 +62,9 @@ class WaitingLeases:
         """Return whether the limit on waiting calls is reached."""
         return self._waiters.count >= self._max_waiting
 
-    def start(self, call: LeaseCall) -> None:
-        """Delete and lease; wait when there is nothing to lease."""
-        call.start(self._context)
-
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
         """See `CallContext.give_back`."""
-        self._context.give_back(queue, leases)
+        self.context.give_back(queue, leases)
 
     def stop(self) -> None:
         """Answer all waiting calls, empty, at once; no call waits from now on."""
@@ -88,13 +85,13 @@ class WaitingLeases:
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
-        return self._checks.changes(queue) if self._is_threaded else 0
+        return self._checks.changes(queue)
 
     def enter(self, call: LeaseCall) -> None:
         """See `WaitingRoom.enter`."""
         self._waiters.add(call)
         self._listener.listen(call.queue)
-        if call.changes_seen != self.changes(call.queue):
+        if self._is_threaded and call.changes_seen != self.changes(call.queue):
             self._checks.check(call.queue)
 
     def leave(self, call: LeaseCall) -> bool:
