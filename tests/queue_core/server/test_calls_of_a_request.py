@@ -6,8 +6,8 @@ import pytest
 
 from tests.bench.calls import count_library, count_requests
 
-MOST = {"add": 186, "exchange": 216, "lease": 195}
-"""Calls of Python functions on 3.11; later versions make fewer."""
+MOST = {"add": 196, "exchange": 230, "lease": 204}
+"""Calls of Python functions on 3.11, with those of a busy machine's timers; later versions make fewer."""
 MOST_OF_LIBRARY = {"add": 108, "exchange": 130, "lease": 108}
 """The same for a program that opened the store itself, and with the functions of C."""
 
