@@ -63,7 +63,7 @@ Follow = Callable[[UnitOfWork], Iterable[Follower]]
 
 
 class Counted(Protocol):
-    """Anything of which there are `count`."""
+    """A number of things that changes."""
 
     count: int
 

@@ -55,7 +55,7 @@ class Waiters(Generic[W]):
     def __init__(self) -> None:
         self._by_queue: dict[str, dict[TagFilter, dict[W, None]]] = {}
         self.count = 0
-        """How many wait: `len`, read without a call."""
+        """The number of those that wait."""
 
     def add(self, waiter: W) -> None:
         """Begin to wait."""

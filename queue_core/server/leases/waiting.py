@@ -32,7 +32,7 @@ class WaitingLeases:
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
         self.context = CallContext(service, committer, self)
-        """What a call starts with."""
+        """The collaborators of every call."""
         self.presence = self.context.presence
         self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())

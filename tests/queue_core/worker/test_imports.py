@@ -1,4 +1,4 @@
-"""What a worker of plain functions imports: of each module forty workers keep forty copies."""
+"""The modules that a worker of plain functions imports: forty workers keep forty copies of each."""
 
 import sys
 from pathlib import Path
