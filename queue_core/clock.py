@@ -1,6 +1,7 @@
 """The only place in the queue that reads a clock. Instants are shared between machines and compared with `==`."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -167,6 +168,8 @@ class SteadyClock:
         # The host's own are called directly: a change in a store reads them twice.
         self._wall_ns = time.time_ns if host is None else partial(_wall_nanoseconds_of, host)
         self._monotonic_ns = time.monotonic_ns if host is None else partial(_monotonic_nanoseconds_of, host)
+        self.monotonic: Callable[[], float] = self._host.monotonic
+        """Returns this host's monotonic seconds, for waiting."""
         self._boot = boot_id() if boot is None else boot
         _, offset, _ = min(self._reading() for _ in range(READINGS))
         self.course = Course(self._boot, offset)
@@ -187,10 +190,6 @@ class SteadyClock:
     def wall(self) -> Instant:
         """Return the wall clock's time as of the last step that was noticed: what etas are meant by."""
         return Instant(self._monotonic() + self.course.offset)
-
-    def monotonic(self) -> float:
-        """Return this host's monotonic seconds, for waiting."""
-        return self._host.monotonic()
 
     @property
     def lag_seconds(self) -> float:

@@ -67,7 +67,8 @@ class LazyList(Sequence[T]):
         return self._length
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._values())
+        made = self._made = self._make() if self._made is None else self._made
+        return iter(made)
 
     @overload
     def __getitem__(self, at: int) -> T: ...

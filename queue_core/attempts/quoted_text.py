@@ -6,7 +6,6 @@ letters and digits stay. So values are compared by those, and what is found is r
 
 import base64
 import binascii
-import html
 import json
 import re
 from bisect import bisect_left, bisect_right
@@ -150,7 +149,9 @@ def _unescaped(match: re.Match[str]) -> str:
     if written := match["wide"]:
         number = int(written, 16)
         return chr(number) if number < 0x110000 else ""
-    return html.unescape(match["html"] or "")
+    from html import unescape  # whose table of names takes 0.7 MB, which few workers need
+
+    return unescape(match["html"] or "")
 
 
 def _decoded(text: str) -> Iterator[tuple[str, int, int]]:

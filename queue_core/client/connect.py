@@ -4,11 +4,8 @@ from typing import Literal
 
 from queue_core.client.http.caller import Retries
 from queue_core.client.http_calls import RETRIES, TIMEOUT_SECONDS, HttpQueues
-from queue_core.client.local_calls import LocalQueues
 from queue_core.client.queue import Queue, Queues
-from queue_core.stores import open_store
 from queue_core.task import QueueSpec
-from queue_core.unit.service import QueueService
 
 SERVER_SCHEMES = ("http://", "https://", "unix:")
 
@@ -32,6 +29,11 @@ def open_queues(
     """
     if url.startswith(SERVER_SCHEMES):
         return HttpQueues(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
+    # What a server does for its callers, a fifth of what a worker imports, is for those who open a store.
+    from queue_core.client.local_calls import LocalQueues
+    from queue_core.stores import open_store
+    from queue_core.unit.service import QueueService
+
     return LocalQueues(QueueService(open_store(url, durability=durability)))
 
 

@@ -7,7 +7,6 @@ the interpreter finishes it; what it has inherited is not: that belongs to all p
 
 import atexit
 import contextlib
-import ctypes
 import gc
 import io
 import os
@@ -44,6 +43,8 @@ def end_process(code: int) -> NoReturn:
 
 def flush_c_streams() -> None:
     """Write out what libraries of C have printed."""
+    import ctypes  # a template has it; a worker that is executed needs it no sooner
+
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).fflush(None)
 

@@ -269,7 +269,7 @@ class FastVerbs:
             given = parse_body(schemas.AddRequest, request.body).tasks
             if len(given) > MAX_TASKS_PER_ADD:
                 check_add_count(len(given))
-            tasks = [task.value() for task in given]
+            tasks = list(map(schemas.TaskIn.value, given))
         check = self._access.checker(caller, queue, "insert", adds=tasks)
 
         def add(work: UnitOfWork, call: ClientCall | None) -> list[Added]:
@@ -293,7 +293,7 @@ class FastVerbs:
         params = parse_body(schemas.ExchangeRequest, request.body)
         given = params.deletions
         tokens = self._seals.opened(list(map(_TOKEN, given)), caller) if given else NO_TOKENS
-        deletions = [one.value(token) for one, token in zip(given, tokens.plain, strict=True)]
+        deletions = list(map(schemas.DeletionIn.value, given, tokens.plain))
         return partial(self._begin, request, caller, params, deletions, tokens)
 
     def _begin(
@@ -319,8 +319,8 @@ class FastVerbs:
             if not isinstance(outcome, LeaseAnswer):
                 request.reply(reply_of(outcome))
                 return
-            seal = self._seals.seal
-            leases = [schemas.lease_out(lease, seal(lease.token)) for lease in outcome.granted.leases]
+            granted = outcome.granted.leases
+            leases = list(map(schemas.lease_out, granted, map(self._seals.seal, map(_TOKEN, granted))))
             if request.verb == "exchange":
                 exchanged: schemas.Exchanged = {"leases": leases, "lost": tuple(map(tokens.shown, outcome.lost))}
                 if adds:
@@ -346,7 +346,7 @@ class FastVerbs:
             room=REPLY_ALLOWANCE,
             check=check,
         )
-        self._waiting.start(call)
+        call.start(self._waiting.context)
         return call
 
     def _renew(self, request: FastRequest, caller: Principal) -> Callable[[], None]:
@@ -417,8 +417,8 @@ def parse_body(model: type[B], body: bytes | bytearray) -> B:
     for more values than any body has."""
     if len(body) > SHORT_BODY_BYTES:
         check_values(body)
-    params = model.model_validate_json(body)
-    check_keys(body, params.keys(), colons=params.colons())
+    params: B = model.__pydantic_validator__.validate_json(body)
+    check_keys(body, params.keys(), colons=params.colons)
     return params
 
 
@@ -496,7 +496,7 @@ class RepeatableOperation(Generic[T]):
 # -- an object with a key twice -------------------------------------------------------------------------------------
 
 
-def check_keys(body: bytes | bytearray, parsed: int, *, colons: int = 0) -> None:
+def check_keys(body: bytes | bytearray, parsed: int, *, colons: Callable[[], int] = int) -> None:
     """Raise a `Problem` that names a key which an object of `body` has twice.
 
     A parser keeps the last of them, and nobody knows which was meant. Every key has a colon behind it: a text with no
@@ -505,10 +505,11 @@ def check_keys(body: bytes | bytearray, parsed: int, *, colons: int = 0) -> None
     Args:
         body: valid JSON.
         parsed: how many keys its objects have as they were parsed, all taken together.
-        colons: how many colons there are in its strings, as far as known; they count where nothing is escaped.
+        colons: returns how many colons there are in its strings, as far as known; they count where nothing is escaped.
     """
-    found = body.count(b":") if len(body) < SPARSE_BODY_BYTES else _count_colons(body, most=parsed + colons)
-    if found != parsed and (found != parsed + colons or b"\\" in body):
+    is_short = len(body) < SPARSE_BODY_BYTES
+    found = body.count(b":") if is_short else _count_colons(body, most=parsed + colons())
+    if found != parsed and (found != parsed + colons() or b"\\" in body):
         check_every_key(body)
 
 

@@ -6,8 +6,8 @@ inside the verb, with messages that name them. Responses are typed dictionaries 
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Annotated, Literal, NotRequired, cast
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, with_config
@@ -77,7 +77,7 @@ class Tagged(RequestBody):
 
     def filter(self) -> TagFilter:
         """Return it as a value. Raises `InvalidRequestError` for a contradiction."""
-        return tag_filter(self.kind, self.tags)
+        return ANY if self.kind is None and not self.tags else tag_filter(self.kind, self.tags)
 
 
 class TaskIn(RequestBody):
@@ -156,7 +156,8 @@ class DeletionIn(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + _count_keys(self.then)
+        own = len(self.__pydantic_fields_set__)
+        return own + _count_keys(self.then) if self.then else own
 
     def value(self, token: str) -> Deletion:
         """Return it as a value, with the token of the store."""
@@ -170,7 +171,7 @@ class ExchangeRequest(LeaseBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
+        return len(self.__pydantic_fields_set__) + sum(map(DeletionIn.keys, self.deletions))
 
 
 class DeleteRequest(RequestBody):
@@ -181,7 +182,7 @@ class DeleteRequest(RequestBody):
 
     def keys(self) -> int:
         """See `RequestBody.keys`."""
-        return len(self.__pydantic_fields_set__) + sum([deletion.keys() for deletion in self.deletions])
+        return len(self.__pydantic_fields_set__) + sum(map(DeletionIn.keys, self.deletions))
 
     def values(self) -> list[Deletion]:
         """Return them as values."""
@@ -324,11 +325,8 @@ class Response:
 
     def __init__(self, form: type) -> None:
         self.adapter: TypeAdapter[object] = TypeAdapter(form)
-        self._to_json = self.adapter.serializer.to_json
-
-    def json(self, value: object) -> bytes:
-        """Return the body of a response."""
-        return self._to_json(value, warnings=False)  # such as a whole number where a float may be
+        self.json: Callable[[object], bytes] = partial(self.adapter.serializer.to_json, warnings=False)
+        """Returns the body of a response; a warning would be of a whole number where a float may be."""
 
 
 @cache

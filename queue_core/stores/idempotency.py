@@ -5,6 +5,7 @@ Pure but for its transaction. Stores that deduplicate calls themselves (`Transac
 
 import struct
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
@@ -29,6 +30,8 @@ _REFUSED = b'{"refused":'
 """The beginning of a kept answer that is a refusal."""
 NO_LEASES = b"[[],[],false]"
 """The answer of `encode_exchanged` to a lease that got nothing."""
+_ADDED_CELLS = attrgetter("name", "status", "ready")
+_NAME_AND_TOKEN = attrgetter("name", "token")
 RENEWED_FIELDS = ("token", "name", "tag", "worker", "lease_number", "expires_at")
 
 
@@ -112,7 +115,7 @@ def current_leases(
 
 def encode_added(added: Sequence[Added]) -> bytes:
     """Encode the outcomes of an add."""
-    return to_json([(one.name, one.status, one.ready) for one in added])
+    return to_json(_cells(added))
 
 
 def decode_added(tasks: int, kept: bytes) -> list[Added]:
@@ -127,7 +130,7 @@ def _as_many(number: int, outcomes: list[T]) -> list[T]:
 
 
 def _cells(added: Sequence[Added]) -> list[tuple[str, str, bool]]:
-    return [(one.name, one.status, one.ready) for one in added]
+    return list(map(_ADDED_CELLS, added))
 
 
 def _added(cells: Sequence[tuple[str, Any, bool]]) -> tuple[Added, ...]:
@@ -139,7 +142,7 @@ def encode_exchanged(outcome: tuple[Granted, Sequence[str]], *, has_deleted: boo
     granted, lost = outcome
     if not has_deleted and not granted.leases:
         return None
-    leases = [(lease.name, lease.token) for lease in granted.leases]
+    leases = list(map(_NAME_AND_TOKEN, granted.leases))
     parts: list[object] = [leases, list(lost), granted.refused]
     return to_json([*parts, _cells(granted.added)] if granted.added else parts)
 

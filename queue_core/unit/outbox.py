@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
+from operator import attrgetter
 
 from queue_core import events
 from queue_core.clock import Instant
@@ -10,7 +11,9 @@ from queue_core.events import Lifecycle, QueueEvent
 from queue_core.fast_values import none_indexes, value
 from queue_core.stats import FinishedLease
 from queue_core.task import Lease, NewTask
-from queue_core.verbs import Added, Deleted, Deletion, Granted, handed_over
+from queue_core.verbs import Added, Deleted, Deletion, Granted
+
+_THEN = attrgetter("then")
 
 
 @value
@@ -58,7 +61,7 @@ class Outbox:
         if self._lifecycle != "off":
             self.recorded.append(_deleted_events(outcomes, at=self.now))
         added: list[Added] = []
-        if handed_over(deletions):
+        if any(map(_THEN, deletions)):
             for deletion, outcome in zip(deletions, outcomes, strict=True):
                 if outcome is not None and deletion.then:
                     added.extend(outcome.then)

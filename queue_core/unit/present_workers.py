@@ -15,12 +15,10 @@ from queue_core.unit.registration_verbs import registrations
 from queue_core.unit.supervisors import KIND as SUPERVISORS
 from queue_core.unit.supervisors import supervisor_in
 from queue_core.unit.unit_of_work import UnitOfWork
-from queue_core.verbs.registration import Registration
+from queue_core.verbs.registration import WORKERS, Registration
 from queue_core.verbs.served_tags import KIND as POOL_TAGS
 from queue_core.verbs.served_tags import is_recent
 
-KIND: Final = "workers"
-"""The registrations of workers that no supervisor started."""
 MAX_WORKERS: Final = 1_000
 """Workers of one answer, at most."""
 MAX_TASKS: Final = 20
@@ -47,7 +45,7 @@ def present_workers(work: UnitOfWork, calls: Sequence[tuple[str, WorkerActivity]
         calls: the lease calls that a server knows, with their queues.
     """
     known: dict[str, _Known] = {}
-    for one in registrations(work, KIND):
+    for one in registrations(work, WORKERS):
         found = known.setdefault(one.name, _Known(one.facts))
         found.queues[one.facts.get("queue", "")] = None
     for queue, activity in calls:

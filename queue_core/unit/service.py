@@ -7,7 +7,6 @@ before its sync.
 import random as random_source
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from operator import attrgetter
@@ -15,7 +14,8 @@ from typing import Generic, TypeVar
 
 from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError, StoreUnavailableError
-from queue_core.events import EventLog, Lifecycle, NullLog
+from queue_core.events import EventLog, NullLog
+from queue_core.fast_values import value
 from queue_core.store import Store, Ticket, Transaction, Unit
 from queue_core.task import Lease
 from queue_core.unit.outbox import Outbox
@@ -45,7 +45,7 @@ FollowUps = Callable[[UnitOfWork], Iterator[Operation[T]]]
 """Yields more operations for the same unit of work, depending on what the first ones did."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Batch(Generic[T]):
     """A committed but unpublished transaction: an outcome per operation, in order, and the outbox."""
 
@@ -75,6 +75,7 @@ class QueueService:
         """
         self.store = store
         self._is_remote = store.is_remote
+        self._is_by_verb = store.unit == "verb"
         self.clock = clock or store.clock
         self._log = log or NullLog()
         self._jitter = jitter
@@ -107,14 +108,19 @@ class QueueService:
 
     def _commit(self, operations: Sequence[Operation[T]], unit: Unit, follow: FollowUps[T] | None) -> Batch[T]:
         outcomes: list[T | QueueError] = []
-        by_verb = self.store.unit == "verb"
         with self.store.begin(unit) as transaction:
-            work = self._unit_of_work(transaction, self._log.lifecycle)
+            work = UnitOfWork(
+                transaction,
+                now=self.clock.now(),
+                lifecycle=self._log.lifecycle,
+                jitter=self._jitter,
+                storage=self._storage,
+            )
             for operation in operations if follow is None else chain(operations, follow(work)):
                 try:
                     outcomes.append(operation(work))
                 except StoreError as error:
-                    if (not by_verb or not outcomes) and not (
+                    if (not self._is_by_verb or not outcomes) and not (
                         isinstance(error, StoreFullError) and error.affects_only_caller
                     ):
                         raise
@@ -123,11 +129,6 @@ class QueueService:
                     outcomes.append(error)
             work.wake_for_admitted()
         return Batch(tuple(outcomes), self.store.ticket(), work)
-
-    def _unit_of_work(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
-        return UnitOfWork(
-            transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage
-        )
 
     def _retried(self, call: Callable[[], R]) -> R:
         """Make a call, and retry it while nothing took effect and there is time."""
@@ -147,11 +148,8 @@ class QueueService:
         """Return when the batch survives power loss; at once in a relaxed store."""
         self.store.sync(batch.ticket)
 
-    def publish(self, batch: Batch[T]) -> None:
-        """Publish a synced batch: log its events and wake waiters."""
-        self._publish(batch.outbox)
-
-    def _publish(self, outbox: Outbox) -> None:
+    def publish(self, outbox: Outbox) -> None:
+        """Publish the outbox of a synced batch: log its events and wake waiters."""
         if outbox.recorded and (events := outbox.events()):
             self._log.record(events)
         if outbox.wakes:
@@ -179,7 +177,7 @@ class QueueService:
                 f"the change was made but not confirmed by the disk: {error}; check before repeating"
             ) from error
         if work.recorded or work.wakes:
-            self._publish(work)
+            self.publish(work)
         if isinstance(outcome, QueueError):
             raise outcome
         return outcome
@@ -211,7 +209,7 @@ class QueueService:
         logged, as its outcome is unknown here. It is not retried: after a `StoreError` the caller can only roll back.
         """
         with self.store.within(connection) as transaction:
-            return operation(self._unit_of_work(transaction, "off"))
+            return operation(self._silent_unit(transaction))
 
     def read(self, operation: Operation[T]) -> T:
         """Run a read-only operation on a snapshot, without blocking writers. Retried as in `commit`."""
@@ -219,7 +217,13 @@ class QueueService:
 
     def _read(self, operation: Operation[T]) -> T:
         with self.store.read() as transaction:
-            return operation(self._unit_of_work(transaction, "off"))
+            return operation(self._silent_unit(transaction))
+
+    def _silent_unit(self, transaction: Transaction) -> UnitOfWork:
+        """Return a unit of work that logs nothing."""
+        return UnitOfWork(
+            transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter, storage=self._storage
+        )
 
     def is_late(self, leases: Sequence[Lease], *, since: Instant | None = None) -> bool:
         """Return whether leases that were just received are over, or were granted a while ago by a remote store, as the

@@ -158,7 +158,7 @@ class UnitOfWork(Outbox):
                 call,
                 "add",
                 lambda transaction: transaction.add(queue, tasks, now=self.now),
-                check=lambda: self._check_room(queue, tasks, beyond),
+                check=partial(self._check_room, queue, tasks, beyond),
                 queue=queue,
                 adds=tasks,
                 encode=idempotency.encode_added,
@@ -200,11 +200,12 @@ class UnitOfWork(Outbox):
         deduplicating = None if call is None else transaction.once_for_call(call, verb)
         within = transaction if deduplicating is None else deduplicating
 
-        def checked() -> T:
+        def run_checked() -> T:
             if check is not None:
                 check()
             return run(within)
 
+        checked = partial(run, within) if check is None else run_checked
         if call is None:
             return checked()
         if deduplicating is None:
@@ -313,17 +314,18 @@ class UnitOfWork(Outbox):
                 queue, count=count, seconds=seconds, tags=tags, worker=worker, allowance=allowance, call=call
             ), []
         request = _lease_request(count, seconds, tags, worker, allowance)
+        limits.check_token_count(len(deletions))
         thens = handed_over(deletions)
-        check = self._check_of_deletions(queue, deletions, thens)
+        check = self._check_of_thens(queue, thens) if thens else None
         if call is None:
             if check is not None:
                 check()
-            granted, lost = self._exchange(self.transaction, queue, deletions, request)
+            granted, lost = self._exchange(queue, deletions, request, self.transaction)
         else:
             granted, lost = self._once(
                 call,
-                "other" if thens or quarantined_task_of(worker) else "exchange",
-                lambda transaction: self._exchange(transaction, queue, deletions, request),
+                "other" if thens or (SOLO_WORKER_MARK in worker and quarantined_task_of(worker)) else "exchange",
+                partial(self._exchange, queue, deletions, request),
                 check=check,
                 queue=queue,
                 encode=partial(idempotency.encode_exchanged, has_deleted=True),
@@ -334,7 +336,7 @@ class UnitOfWork(Outbox):
         return granted, lost
 
     def _exchange(
-        self, transaction: Transaction, queue: str, deletions: Sequence[Deletion], request: LeaseRequest
+        self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, transaction: Transaction
     ) -> tuple[Granted, Sequence[str]]:
         if SOLO_WORKER_MARK in request.worker and quarantined_task_of(request.worker) is not None:
             added, lost = self.record_deleted(queue, deletions, transaction.delete(queue, deletions, now=self.now))
@@ -413,8 +415,9 @@ class UnitOfWork(Outbox):
         self, queue: str, deletions: Sequence[Deletion], *, call: ClientCall | None = None
     ) -> tuple[list[Added], list[str]]:
         """Delete tasks; return the outcomes of their `then` and the tokens that were not current."""
+        limits.check_token_count(len(deletions))
         thens = handed_over(deletions)
-        check = self._check_of_deletions(queue, deletions, thens)
+        check = self._check_of_thens(queue, thens) if thens else None
         return self._once(
             call,
             "other" if thens else "delete",
@@ -427,11 +430,8 @@ class UnitOfWork(Outbox):
             decode=idempotency.decode_deleted,
         )
 
-    def _check_of_deletions(
-        self, queue: str, deletions: Sequence[Deletion], thens: Sequence[Sequence[NewTask]]
-    ) -> Callable[[], None] | None:
-        """Check deletions; return what checks their `then` by the settings of queues, where that is needed."""
-        limits.check_token_count(len(deletions))
+    def _check_of_thens(self, queue: str, thens: Sequence[Sequence[NewTask]]) -> Callable[[], None] | None:
+        """Check the `then` of deletions; return what checks them by the settings of queues, where that is needed."""
         beyond: list[NewTask] = []
         for then in thens:
             limits.check_add_count(len(then))
@@ -684,7 +684,8 @@ def _lease_request(
     count: int, seconds: float | None, tags: TagFilter, worker: str, allowance: PayloadAllowance | None
 ) -> LeaseRequest:
     limits.check_lease_count(count)
-    check_filter(tags)
+    if tags is not ANY:
+        check_filter(tags)
     limits.check_worker(worker)
     if seconds is not None:
         limits.check_lease_seconds(seconds)

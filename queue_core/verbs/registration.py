@@ -10,6 +10,8 @@ from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import check_text, is_number, shown_value
 
+WORKERS: Final = "workers"
+"""The kind of the registrations of workers that no supervisor started."""
 MAX_REGISTRATIONS: Final = 1_000
 """Registrations of one kind, at most: a store keeps them as one record."""
 MAX_FACTS_BYTES: Final = 2_048

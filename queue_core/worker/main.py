@@ -19,7 +19,6 @@ from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.client.connect import SERVER_SCHEMES
 from queue_core.client.http.caller import Retries
 from queue_core.client.http_calls import HttpQueues
-from queue_core.client.local_calls import LocalQueues
 from queue_core.client.queue import Queue, Queues
 from queue_core.clock import SystemClock
 from queue_core.errors import AppError, QueueError, StoreUnavailableError
@@ -27,9 +26,7 @@ from queue_core.log import get_logger
 from queue_core.process import logs
 from queue_core.process.last_program import become_last_program
 from queue_core.process.process_end import write_out
-from queue_core.stores import open_store
 from queue_core.telemetry import instrument_if_set
-from queue_core.unit.service import QueueService
 from queue_core.worker import events
 from queue_core.worker.app import load_app
 from queue_core.worker.code_lines import line_of
@@ -186,6 +183,10 @@ def _open(settings: WorkerSettings) -> tuple[Queues, Callable[[str], Queue]]:
     if settings.url.startswith(SERVER_SCHEMES):
         queues = _http_queues(settings)
         return queues, lambda queue: _http_queues(settings).queue(queue)
+    from queue_core.client.local_calls import LocalQueues  # see `open_queues`
+    from queue_core.stores import open_store
+    from queue_core.unit.service import QueueService
+
     opened = LocalQueues(QueueService(open_store(settings.url, durability=settings.durability)))
     return opened, opened.waiting_call
 

@@ -13,7 +13,7 @@ from typing import Final
 from queue_core.client.queue import Queues
 from queue_core.clock import Clock
 from queue_core.errors import PermissionDeniedError, QueueError, UnauthenticatedError
-from queue_core.unit.present_workers import KIND
+from queue_core.verbs.registration import WORKERS
 
 SHORTEST_RENEWAL_SECONDS: Final = 20.0
 """Pause between two registrations, at least."""
@@ -59,9 +59,9 @@ class WorkerRegistration:
         pause_seconds, is_registered = SHORTEST_RENEWAL_SECONDS, False
         while not self._ended.is_set():
             try:
-                count = len(self._queues.registrations(KIND))
+                count = len(self._queues.registrations(WORKERS))
                 pause_seconds = max(SHORTEST_RENEWAL_SECONDS, SECONDS_EACH * count)
-                self._queues.register(KIND, self._worker, self.facts(), seconds=LASTING * pause_seconds)
+                self._queues.register(WORKERS, self._worker, self.facts(), seconds=LASTING * pause_seconds)
                 is_registered = True
             except (PermissionDeniedError, UnauthenticatedError):
                 return  # this token, or an older server, registers no worker
@@ -70,4 +70,4 @@ class WorkerRegistration:
             self._ended.wait(pause_seconds)
         if is_registered:
             with suppress(QueueError, OSError):
-                self._queues.register(KIND, self._worker, {}, seconds=0.0)
+                self._queues.register(WORKERS, self._worker, {}, seconds=0.0)

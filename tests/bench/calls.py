@@ -1,8 +1,8 @@
-"""Count the function calls, of Python and of C, of one add and one exchange: of the library, and of a server over HTTP.
+"""Count the function calls, of Python and of C, of an add, an exchange and a lease: of the library, and of a server.
 
 `python3 -m tests.bench.calls` prints them for the library, whose folder has just changed and has not, and for a server
-without tokens and with; `--names` also each function. Counted, and not timed: no other program changes the figures. The
-server runs in a thread of this process over SQLite, and one client on one connection sends plain tasks.
+without tokens and with, over HTTP; `--names` also each function. Counted, and not timed: no other program changes the
+figures. The server runs in a thread of this process over SQLite, and one client on one connection sends plain tasks.
 """
 
 import argparse
@@ -121,7 +121,7 @@ class CountedClient:
 
 
 def count_requests(*, with_tokens: bool, counted: int = COUNTED) -> dict[str, RequestCalls]:
-    """Return the calls that a server makes for one add and for one exchange."""
+    """Return the calls that a server makes for one add, one exchange and one lease."""
     counts = CallCounts()
     tokens = (AccessToken(Role.WORKER, TOKEN), AccessToken(Role.ADMIN, f"{TOKEN}-not")) if with_tokens else ()
     with tempfile.TemporaryDirectory() as folder, closing(SqliteStore(Path(folder, "q.db"))) as store:
@@ -138,13 +138,14 @@ def count_requests(*, with_tokens: bool, counted: int = COUNTED) -> dict[str, Re
                 return {
                     "add": _counted(counts, client.add, counted),
                     "exchange": _counted(counts, client.exchange, counted),
+                    "lease": _counted(counts, client.lease, counted),
                 }
         finally:
             server.stop()
 
 
 def count_library(*, folder: Literal["changed", "unchanged"], counted: int = COUNTED) -> dict[str, RequestCalls]:
-    """Return the calls of one add and of one exchange in a program that opened the store itself.
+    """Return the calls of one add, one exchange and one lease in a program that opened the store itself.
 
     Args:
         folder: `changed`: the store's has just changed, so that its files are compared with each commit.
@@ -159,6 +160,9 @@ def count_library(*, folder: Literal["changed", "unchanged"], counted: int = COU
         def add() -> None:
             queue.add(NewTask(b"x" * 100, tag="t"))
 
+        def lease() -> None:
+            queue.lease(worker="w", seconds=600)
+
         def exchange() -> None:
             held[:], _ = queue.exchange([Deletion(held[0].token)], worker="w", seconds=600, wait_seconds=10)
 
@@ -166,7 +170,11 @@ def count_library(*, folder: Literal["changed", "unchanged"], counted: int = COU
         os.utime(path, (changed_at, changed_at))
         sys.setprofile(counts.profile)
         try:
-            return {"add": _counted(counts, add, counted), "exchange": _counted(counts, exchange, counted)}
+            return {
+                "add": _counted(counts, add, counted),
+                "exchange": _counted(counts, exchange, counted),
+                "lease": _counted(counts, lease, counted),
+            }
         finally:
             sys.setprofile(None)
 

@@ -53,7 +53,7 @@ def _with_a_server(story: Callable[[ServerState], Awaitable[None]]) -> None:
 
 
 async def _waits(core: ServerState, caller: Caller) -> None:
-    core.waiting.start(caller.call)
+    caller.call.start(core.waiting.context)
     await eventually_async(lambda: len(core.waiting) == 1)
 
 
@@ -76,7 +76,7 @@ def test_a_call_that_comes_after_a_later_one_does_not_wait_and_leaves_that_one_w
 
     async def story(core: ServerState) -> None:
         await _waits(core, second)
-        core.waiting.start(first.call)
+        first.call.start(core.waiting.context)
         await eventually_async(lambda: first.answers == [[]])
         assert (second.answers, len(core.waiting)) == ([], 1)
         await core.committer.run(_add)
@@ -89,7 +89,7 @@ def test_a_call_whose_time_is_up_is_answered_once_and_waits_no_more() -> None:
     caller = Caller(1, wait_seconds=0.01)
 
     async def story(core: ServerState) -> None:
-        core.waiting.start(caller.call)
+        caller.call.start(core.waiting.context)
         await eventually_async(lambda: caller.answers == [[]])
         assert len(core.waiting) == 0
         await core.committer.run(_add)
@@ -116,12 +116,12 @@ def test_a_first_try_that_comes_after_its_repeat_got_nothing_is_granted_nothing(
     again, first, later = Caller(1, wait_seconds=wait_seconds, is_repeat=True), Caller(1, wait_seconds=0.0), Caller(2)
 
     async def story(core: ServerState) -> None:
-        core.waiting.start(again.call)
+        again.call.start(core.waiting.context)
         await eventually_async(lambda: again.answers == [[]])
         await core.committer.run(_add)
-        core.waiting.start(first.call)
+        first.call.start(core.waiting.context)
         await eventually_async(lambda: first.answers == [[]])
-        core.waiting.start(later.call)
+        later.call.start(core.waiting.context)
         await eventually_async(lambda: later.answers == [[b"x"]])
 
     _with_a_server(story)

@@ -240,7 +240,7 @@ def test_one_bad_call_leaves_its_neighbours_in_the_transaction_alone(bench: Benc
 def test_nothing_is_told_before_it_is_published(bench: Bench) -> None:
     batch = bench.service.commit([lambda work: work.add("thumbs", [NewTask(b"1")])])
     assert bench.log.events == []
-    bench.service.publish(batch)
+    bench.service.publish(batch.outbox)
     assert bench.log.names() == ["task.added"]
 
 

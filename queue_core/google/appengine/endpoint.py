@@ -263,7 +263,7 @@ class AppEngineEndpoint:
             grant=grant,
             check=check,
         )
-        self._waiting.start(call)
+        call.start(self._waiting.context)
         return call
 
     # -- calls of several transactions ----------------------------------------------------------------------------

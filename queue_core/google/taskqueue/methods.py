@@ -71,7 +71,7 @@ async def _lease(
             answered.set_result(outcome)
 
     call = LeaseCall(queue, count, seconds, tags, worker, 0.0, worker or _CALLER, (), answer, lambda: False, room=room)
-    core.waiting.start(call)
+    call.start(core.waiting.context)
     try:
         outcome = await answered
     except asyncio.CancelledError:

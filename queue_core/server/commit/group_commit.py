@@ -8,8 +8,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Protocol, TypeVar
 
 from queue_core.errors import OutcomeUnknownError, QueueError, StoreError, StoreFullError
@@ -62,6 +62,12 @@ Follow = Callable[[UnitOfWork], Iterable[Follower]]
 """Returns the followers of a transaction, at its end, in the loop; each has run before the next is asked for."""
 
 
+class Counted(Protocol):
+    """A number of things that changes."""
+
+    count: int
+
+
 class Committer(Protocol):
     """Commits the operations of all callers of one loop. Only `close` may be called from another thread."""
 
@@ -93,8 +99,8 @@ class Committer(Protocol):
             unit: `verb` for an operation that changes something with one verb only; see `Store.begin`.
         """
 
-    def follow_with(self, follow: Follow) -> None:
-        """Call `follow` for the followers of each transaction, where commits run in the loop."""
+    def follow_with(self, follow: Follow, *, waiting: Counted) -> None:
+        """Call `follow` for the followers of each transaction, where commits run in the loop and somebody waits."""
 
     async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
         """Run `operation` in one of the next transactions; raises its error. `size_bytes`: see `submit`."""
@@ -148,7 +154,10 @@ class Entry:
     size_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+_OPERATION = attrgetter("operation")
+
+
+@value
 class Committed:
     """A transaction on its way to the disk."""
 
@@ -227,7 +236,8 @@ class GroupCommitter:
         """
         self._service = service
         self._after_commit = after_commit
-        self._follow: Follow = _no_followers
+        self._follow: Follow | None = None
+        self._waiting: Counted | None = None
         self._entries: list[Entry] = []
         self._is_scheduled = False
         self._rounds = 0
@@ -260,9 +270,9 @@ class GroupCommitter:
         self._entries.append(Entry(operation, done, size_bytes))
         self._schedule()
 
-    def follow_with(self, follow: Follow) -> None:
+    def follow_with(self, follow: Follow, *, waiting: Counted) -> None:
         """See `Committer.follow_with`."""
-        self._follow = follow
+        self._follow, self._waiting = follow, waiting
 
     async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
         """See `Committer.run`."""
@@ -308,7 +318,7 @@ class GroupCommitter:
         self._commit(entries)
         if self._entries:
             self._schedule()
-        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._outstanding() <= 0 and self._expected > 1)
+        is_full = len(self._unsynced) >= MAX_COMMITS_PER_SYNC or (self._expected > 1 and self._outstanding() <= 0)
         if is_full or self._sync_seconds < INSTANT_SYNC_SECONDS:
             self._sync()
         elif self._unsynced:
@@ -354,10 +364,11 @@ class GroupCommitter:
     def _commit(self, entries: Sequence[Entry]) -> None:
         """Commit these operations, without a sync; if one breaks the transaction, each gets its own."""
         followers: list[Follower] = []
+        follow = None
+        if self._follow is not None and self._waiting is not None and self._waiting.count:
+            follow = partial(_follower_operations, self._follow, followers)
         try:
-            batch = self._service.commit(
-                [entry.operation for entry in entries], follow=partial(self._follower_operations, followers)
-            )
+            batch = self._service.commit(list(map(_OPERATION, entries)), follow=follow)
         except Exception as error:
             for follower in followers:
                 follower.rolled_back()
@@ -372,15 +383,10 @@ class GroupCommitter:
                 log.exception(events.COMMIT_FAILED)
                 deliver(entries[0].done, error)
             return
-        everybody = [*entries, *[Entry(follower.operation, follower.done) for follower in followers]]
-        self._unsynced.append(Committed(everybody, batch))
         self._unsynced_callers += len(entries)
-
-    def _follower_operations(self, followers: list[Follower], work: UnitOfWork) -> Iterator[Operation[object]]:
-        """Yield the operations of a transaction's followers; each follower is added to `followers` before."""
-        for follower in self._follow(work):
-            followers.append(follower)
-            yield follower.operation
+        if followers:
+            entries = [*entries, *[Entry(follower.operation, follower.done) for follower in followers]]
+        self._unsynced.append(Committed(entries, batch))
 
     # -- syncing -----------------------------------------------------------------------------------------------------
 
@@ -414,7 +420,7 @@ class GroupCommitter:
             # After the answers: their callers work meanwhile, and a lease that found nothing waits by now, so that a
             # wake-up of its own transaction finds it.
             for one in committed:
-                self._service.publish(one.batch)
+                self._service.publish(one.batch.outbox)
         self._after_commit()
 
     def _fail(self, entries: Sequence[Entry], error: StoreError) -> None:
@@ -425,5 +431,8 @@ class GroupCommitter:
             deliver(entry.done, error)
 
 
-def _no_followers(_work: UnitOfWork) -> tuple[()]:
-    return ()
+def _follower_operations(follow: Follow, followers: list[Follower], work: UnitOfWork) -> Iterator[Operation[object]]:
+    """Yield the operations of a transaction's followers; each follower is added to `followers` before."""
+    for follower in follow(work):
+        followers.append(follower)
+        yield follower.operation

@@ -14,6 +14,7 @@ from queue_core.log import get_logger
 from queue_core.server.base import events
 from queue_core.server.commit.group_commit import (
     MAX_OPERATIONS_PER_COMMIT,
+    Counted,
     Done,
     Follow,
     Late,
@@ -122,7 +123,7 @@ class ThreadedCommitter:
         if self._check_timer is None:
             self._check_timer = loop.call_later(CHECK_SECONDS, self._expire_overdue)
 
-    def follow_with(self, follow: Follow) -> None:
+    def follow_with(self, follow: Follow, *, waiting: Counted) -> None:
         """See `Committer.follow_with`: commits run in threads here, without followers."""
 
     async def run(self, operation: Operation[T], *, size_bytes: int = 0) -> T:
@@ -199,7 +200,7 @@ class ThreadedCommitter:
         self._record_failure(failed[-1] if failed else None)
         for entry, one in zip(outcome.entries, batch.outcomes, strict=True):
             _deliver_to(entry, one)
-        self._service.publish(batch)
+        self._service.publish(batch.outbox)
 
     def _record_failure(self, outcome: Exception | None) -> None:
         if outcome is None:

@@ -325,7 +325,8 @@ class HttpConnection(HttpToolsProtocol):
             self.unreserve_bytes()
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:  # as it is while reading is not wanted
+            self.flow.resume_reading()
         self.ticks = 0
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())

@@ -188,7 +188,8 @@ class LeaseCall:
         """Forget a call whose caller hung up. Leases that it was granted meanwhile are given back, unless its client
         may ask for the same leases again."""
         if not self._is_over:
-            self._leave_presence(hung_up=True)
+            now = self._context.service.clock.monotonic()
+            self._context.presence.call_ended(self.queue, self.worker, now=now, hung_up=True)
         self._is_over = True
         self._context.waiting.leave(self)
         self._stop_timer()
@@ -237,7 +238,8 @@ class LeaseCall:
         if self._is_over and not self.deletions:
             return LeaseAnswer(NO_LEASES)  # its caller hung up before this ran
         self.check(work)
-        self.changes_seen = self._context.waiting.changes(self.queue)
+        if self._context.committer.is_threaded:  # in the loop nothing changes meanwhile
+            self.changes_seen = self._context.waiting.changes(self.queue)
         if self.grant is not None:
             return LeaseAnswer(self.grant(work))
         call = self.client_call
@@ -274,7 +276,8 @@ class LeaseCall:
         if self._is_over or self._gives_up or self.is_gone():
             return LeaseAnswer(NO_LEASES)
         self.check(work)
-        self.changes_seen = self._context.waiting.changes(self.queue)
+        if self._context.committer.is_threaded:  # in the loop nothing changes meanwhile
+            self.changes_seen = self._context.waiting.changes(self.queue)
         return LeaseAnswer(self._lease(work), self.lost, self.added)
 
     def _lease(self, work: UnitOfWork) -> Granted:
@@ -292,9 +295,13 @@ class LeaseCall:
 
     def _submit(self, operation: Operation[LeaseAnswer], *, then: Callable[[], None] | None = None) -> None:
         done = self.proceed if then is None else partial(self._proceed_then, then)
+        committer = self._context.committer
+        unit = self._unit() if committer.is_threaded else "transaction"  # what commits in the loop has one unit
+        committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+
+    def _unit(self) -> Unit:
         is_several = self.grant is not None or (self.client_call is not None and handed_over(self.deletions))
-        unit: Unit = "transaction" if is_several else unit_of_lease(self.worker)
-        self._context.committer.submit(operation, done, late=self.proceed, size_bytes=self.size_bytes, unit=unit)
+        return "transaction" if is_several else unit_of_lease(self.worker)
 
     # -- outcomes ----------------------------------------------------------------------------------------------------
 
@@ -400,19 +407,17 @@ class LeaseCall:
             self.end_empty()
 
     def _end(self, answer: LeaseAnswer | Exception, *, now: float | None = None) -> None:
-        self._stop_timer()
-        self._context.sessions.end(self)
+        if self._timer is not None:
+            self._stop_timer()
+        context = self._context
+        context.sessions.end(self)
         if not self._is_over:
             self._is_over = True
             try:
                 self.answer(answer)  # before anything else is recorded
             finally:
-                self._leave_presence(now=now)
-
-    def _leave_presence(self, *, hung_up: bool = False, now: float | None = None) -> None:
-        if now is None:
-            now = self._context.service.clock.monotonic()
-        self._context.presence.call_ended(self.queue, self.worker, now=now, hung_up=hung_up)
+                now = context.service.clock.monotonic() if now is None else now
+                context.presence.call_ended(self.queue, self.worker, now=now)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

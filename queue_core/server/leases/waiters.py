@@ -54,12 +54,13 @@ class Waiters(Generic[W]):
 
     def __init__(self) -> None:
         self._by_queue: dict[str, dict[TagFilter, dict[W, None]]] = {}
-        self._count = 0
+        self.count = 0
+        """The number of those that wait."""
 
     def add(self, waiter: W) -> None:
         """Begin to wait."""
         self._by_queue.setdefault(waiter.queue, {}).setdefault(waiter.tags, {})[waiter] = None
-        self._count += 1
+        self.count += 1
 
     def discard(self, waiter: W) -> bool:
         """Stop waiting; False when it had been taken or was never here."""
@@ -68,7 +69,7 @@ class Waiters(Generic[W]):
         if waiter not in waiting:
             return False
         del waiting[waiter]
-        self._count -= 1
+        self.count -= 1
         if not waiting:
             del by_tags[waiter.tags]
             if not by_tags:
@@ -99,7 +100,7 @@ class Waiters(Generic[W]):
         return chain.from_iterable(self._by_queue.get(queue, {}).values())
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def __iter__(self) -> Iterator[W]:
         return chain.from_iterable(self.of(queue) for queue in self._by_queue)
@@ -150,37 +151,35 @@ class Watchers:
     """All watchers. There are few of them (one for each supervisor), so every method goes through all."""
 
     def __init__(self) -> None:
-        self._watchers: dict[Watcher, None] = {}
+        self.watching: dict[Watcher, None] = {}
+        """Those that watch now, in the order in which they came."""
 
     def add(self, watcher: Watcher) -> None:
         """Begin to watch."""
-        self._watchers[watcher] = None
+        self.watching[watcher] = None
 
     def discard(self, watcher: Watcher) -> None:
         """Stop; it may have been notified meanwhile."""
-        self._watchers.pop(watcher, None)
+        self.watching.pop(watcher, None)
 
     def queues(self) -> set[str]:
         """Return the queues that are watched; any thread may call this."""
-        return {queue for watcher in list(self._watchers) for queue, _ in watcher.wanted}
+        return {queue for watcher in list(self.watching) for queue, _ in watcher.wanted}
 
     def filters(self, queue: str) -> set[TagFilter]:
         """Return the filters of a queue's watchers."""
-        return {tags for watcher in self._watchers for wanted, tags in watcher.wanted if wanted == queue}
+        return {tags for watcher in self.watching for wanted, tags in watcher.wanted if wanted == queue}
 
     def notify(self, queue: str, *, fits: Callable[[TagFilter], bool] = lambda _tags: True) -> None:
         """Notify the watchers of a queue whose filter fits, and forget them."""
         fitting = [
             watcher
-            for watcher in self._watchers
+            for watcher in self.watching
             if any(wanted == queue and fits(tags) for wanted, tags in watcher.wanted)
         ]
         for watcher in fitting:
-            del self._watchers[watcher]
+            del self.watching[watcher]
             watcher.notify(queue)
-
-    def __len__(self) -> int:
-        return len(self._watchers)
 
 
 @dataclass(slots=True)

@@ -31,8 +31,9 @@ class WaitingLeases:
         self._is_stopping = False
         self._waiters: Waiters[LeaseCall] = Waiters()
         self.watchers = Watchers()
-        self._context = CallContext(service, committer, self)
-        self.presence = self._context.presence
+        self.context = CallContext(service, committer, self)
+        """The collaborators of every call."""
+        self.presence = self.context.presence
         self._checks = ReadyChecks(committer, self._waiters, self.watchers, failed=self.retry_queue)
         self._listener = NotificationListener(service.store, self._checks.check, lambda queue: queue in self._queues())
         signals = service.store.signals
@@ -46,10 +47,10 @@ class WaitingLeases:
             gone=self.retry_queue,
             failed=self._fail_all,
         )
-        committer.follow_with(self._followers)
+        committer.follow_with(self._followers, waiting=self._waiters)
 
     def __len__(self) -> int:
-        return len(self._waiters)
+        return self._waiters.count
 
     @property
     def is_stopping(self) -> bool:
@@ -59,15 +60,11 @@ class WaitingLeases:
     @property
     def is_full(self) -> bool:
         """Return whether the limit on waiting calls is reached."""
-        return len(self._waiters) >= self._max_waiting
-
-    def start(self, call: LeaseCall) -> None:
-        """Delete and lease; wait when there is nothing to lease."""
-        call.start(self._context)
+        return self._waiters.count >= self._max_waiting
 
     def give_back(self, queue: str, leases: Sequence[Lease]) -> None:
         """See `CallContext.give_back`."""
-        self._context.give_back(queue, leases)
+        self.context.give_back(queue, leases)
 
     def stop(self) -> None:
         """Answer all waiting calls, empty, at once; no call waits from now on."""
@@ -88,13 +85,13 @@ class WaitingLeases:
 
     def changes(self, queue: str) -> int:
         """See `WaitingRoom.changes`."""
-        return self._checks.changes(queue) if self._is_threaded else 0
+        return self._checks.changes(queue)
 
     def enter(self, call: LeaseCall) -> None:
         """See `WaitingRoom.enter`."""
         self._waiters.add(call)
         self._listener.listen(call.queue)
-        if call.changes_seen != self.changes(call.queue):
+        if self._is_threaded and call.changes_seen != self.changes(call.queue):
             self._checks.check(call.queue)
 
     def leave(self, call: LeaseCall) -> bool:
@@ -123,18 +120,21 @@ class WaitingLeases:
         for wake in wakes:
             if self._is_threaded:
                 self._checks.count_change(wake.queue)
-            self.watchers.notify(wake.queue, fits=taking(wake.tag))
-            woken = self._take(wake, wake.count - wake.served)
-            for call in woken:
-                call.retry()
-            left = wake.count - wake.served - len(woken)
+            left = wake.count - wake.served
+            if self.watchers.watching:
+                self.watchers.notify(wake.queue, fits=taking(wake.tag))
+            if self._waiters.count:
+                woken = self._take(wake, left)
+                left -= len(woken)
+                for call in woken:
+                    call.retry()
             if left:
                 to_ourselves = wake.queue in self._listener.queues  # our own listener may be notified first
                 self._publish(wake.queue, wake.tag, left + to_ourselves)
 
     def after_commit(self) -> None:
         """Read the next eta again if any caller waits, as the commit may have changed it."""
-        if self._waiters or self.watchers:
+        if self._waiters.count or self.watchers.watching:
             self._timer.after_commit()
 
     def look_for_etas(self) -> None:
@@ -173,8 +173,6 @@ class WaitingLeases:
 
         Each call has leased before the next is chosen; the last one is that which takes the last task or finds nothing.
         """
-        if not self._waiters:
-            return
         followers = 0
         for wake in work.all_wakes():
             left = wake.count

@@ -36,7 +36,7 @@ from queue_core.unit.pieces import CallProgress, RunPiece, failed_after, piece_a
 from queue_core.unit.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
 from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Observation, answers, meaning_of
-from queue_core.verbs.registration import MAX_REGISTRATION_SECONDS
+from queue_core.verbs.registration import MAX_REGISTRATION_SECONDS, WORKERS
 from queue_core.verbs.roles import Role
 
 log = get_logger()
@@ -393,7 +393,7 @@ async def _register(core: ServerState, call: EndpointCall, kind: str) -> answers
 
 
 async def register_worker(core: ServerState, call: EndpointCall) -> answers.Done:
-    return await _register(core, call, present.KIND)
+    return await _register(core, call, WORKERS)
 
 
 async def registrations(core: ServerState, call: EndpointCall) -> answers.RegistrationList:

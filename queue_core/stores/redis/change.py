@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from struct import Struct, pack
-from typing import Literal
 
 from queue_core.attempts.attempt import attempts_text
 from queue_core.clock import NEVER, Instant
@@ -110,9 +109,11 @@ def _records(data: bytes, at: int) -> list[bytes]:
 
 
 def _held(spec: QueueSpec, records: list[bytes], selector: Selector) -> HeldTasks[bytes]:
-    is_whole = not isinstance(selector, LeasedBy) and selector.depth == "whole"
-    rare: Literal["with rare parts", "without"] = "with rare parts" if is_whole else "without"
-    tasks = {record: parse_task(spec.name, record, 0, rare)[0] for record in records}
+    if isinstance(selector, LeasedBy) or selector.depth != "whole":
+        tasks = {record: parse_task(spec.name, record, 0, "without")[0] for record in records}
+    else:
+        whole, records = records, list(map(without_payload, records))  # which is not sent back
+        tasks = {record: parse_task(spec.name, one, 0)[0] for record, one in zip(records, whole, strict=True)}
     names = [tasks[record].shown_name for record in records] if isinstance(selector, Named) else []
     return HeldTasks(spec, records, tasks.__getitem__, names)
 
@@ -127,18 +128,17 @@ def change(calls: Calls, queue: str, changes: Sequence[tuple[bytes, Outcome]], *
         sent += (_LENGTH.pack(len(entry)), entry)
     for record, outcome in changes:
         if record[0] != _SET_BYTE:
-            one = without_payload(record)
-            sent += (_LENGTH.pack(len(one)), one)
-            outcomes.append(_packed(one, outcome))
+            sent += (_LENGTH.pack(len(record)), record)
+            outcomes.append(_packed(record, outcome))
     return calls.change_held(queue, now, b"".join(sent), outcomes)
 
 
 def _packed(sent: bytes, outcome: Outcome) -> bytes:
     """Pack what becomes of a task as `change_tasks` of `lua/changes.lua` parses it."""
-    if isinstance(outcome, Removed):
-        return b"d" if outcome is Removed.DELETED else b"r"
     if isinstance(outcome, StoredTask):
         return b"t" + _packed_task(sent, outcome)
+    if isinstance(outcome, Removed):
+        return b"d" if outcome is Removed.DELETED else b"r"
     finished, task = outcome.finished, outcome.task
     record = pack_finished(sent, finished)
     attempts = b"" if task is None else (attempts_text(task.attempts) or "").encode()

@@ -32,7 +32,8 @@ _CALL = re.compile(r"\n([^/\n]+)/([0-9]+)/")
 def answer_of(session: SqliteSession, call: ClientCall, *, now: Instant) -> bytes | None:
     """See `Transaction.answer_of`."""
     if not call.is_repeat:
-        _learn_calls_of_others(session)
+        if not session.catalog.answers_are_read:
+            _learn_calls_of_others(session)
         if session.catalog.calls.get(call.session, 0) < call.number:
             return None
     here = session.answers.get(call.session)
@@ -51,8 +52,6 @@ def _learn_calls_of_others(session: SqliteSession) -> None:
     time all stored answers are read, 2 us each; later only those of transactions since.
     """
     catalog = session.catalog
-    if catalog.answers_are_read:
-        return
     for row_id, client, number in _answers_after(session.cursor, catalog.answers_read):
         catalog.answers_read = row_id
         _remember(catalog, client, number)

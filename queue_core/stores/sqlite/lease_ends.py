@@ -274,7 +274,7 @@ def _delete_one(session: SqliteSession, queue: QueueRow, fence: Fence, *, now: I
     numbers[DELETED] += 1
     samples = _deleted_samples(rows, {tag_id: session.tag(tag_id)}, now=now)
     session.record_all(queue, samples)
-    return LazyList(1, lambda: _outcomes_of(queue.spec.name, rows, samples))
+    return LazyList(1, lambda: [Deleted(finished_of(queue.spec.name, samples[0]))])
 
 
 def _lease_one_in_limits(

@@ -271,7 +271,8 @@ class SqliteStore:
                 if session.has_changes:
                     self._commits += 1
                     self._group.record_commit()
-                self._checkpoint_if_due()
+                if self._log.pages - self._pages_left >= CHECKPOINT_PAGES or not self._log.is_reported:
+                    self._checkpoint_if_due()
             finally:
                 self._lock.release()
         else:
@@ -509,16 +510,14 @@ class SqliteStore:
         return connection
 
     def _checkpoint_if_due(self) -> None:
-        """Fold the log into the file if it is long enough, with the write lock held: it then starts from its beginning.
+        """Fold a log that is long enough into the file, with the write lock held: it then starts from its beginning.
 
         A reader may keep a part of the log in use; then the next attempt comes when the log has grown as much again. A
         `relaxed` store syncs the log first, in a thread (`SyncAhead`), unless the disk falls behind.
         """
         if self._log.is_reported:
             grown = self._log.pages - self._pages_left
-            if grown < CHECKPOINT_PAGES or not (
-                self._ahead is None or self._ahead.is_over() or grown >= 2 * CHECKPOINT_PAGES
-            ):
+            if not (self._ahead is None or self._ahead.is_over() or grown >= 2 * CHECKPOINT_PAGES):
                 return
         elif self._commits < CHECKPOINT_COMMITS:
             return

@@ -110,7 +110,10 @@ class SqliteTransaction(ChangeVerbs[Row]):
         return self._updated(adds.add(self._flushed, queue, tasks, now=now), now)
 
     def lease(self, queue: str, request: LeaseRequest, *, now: Instant) -> Granted:
-        session = self._session_at(now)
+        session = self._session
+        session.now = now
+        if session.staged_rows or session.staged:
+            adds.flush(session)
         if (exchanged := lease_ends.exchange_one(session, queue, (), request, now=now)) is not None:
             return exchanged[1]
         return leases.lease(session, queue, request, now=now)
@@ -127,7 +130,10 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def exchange(
         self, queue: str, deletions: Sequence[Deletion], request: LeaseRequest, *, now: Instant
     ) -> tuple[Sequence[Deleted | None], Granted]:
-        session = self._session_at(now)
+        session = self._session
+        session.now = now
+        if session.staged_rows or session.staged:
+            adds.flush(session)
         if (exchanged := lease_ends.exchange_one(session, queue, deletions, request, now=now)) is not None:
             return exchanged
         return lease_ends.exchange(session, queue, deletions, request, now=now)

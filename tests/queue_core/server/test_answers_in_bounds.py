@@ -159,7 +159,7 @@ def test_a_caller_that_hung_up_before_its_turn_is_charged_nothing() -> None:
             await core.committer.run(lambda turn: turn.put_queue(LIMITED))
             await core.committer.run(lambda turn: turn.add(QUEUE, [NewTask()]))
             call = LeaseCall(QUEUE, 1, 0.0, ANY, "", 0.0, "caller", (), lambda _answer: None, lambda: False)
-            core.waiting.start(call)
+            call.start(core.waiting.context)
             call.cancel()
             return (await core.committer.run(lambda turn: turn.stats(QUEUE, ANY))).leased_total
         finally:

@@ -56,7 +56,7 @@ async def _waiting(store: MemoryStore, callers: Sequence[Caller]) -> ServerState
     core = ServerState(store, ServeOptions())
     await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
     for number, caller in enumerate(callers, start=1):
-        core.waiting.start(caller.call)
+        caller.call.start(core.waiting.context)
         await eventually_async(lambda number=number: len(core.waiting) == number)
         if isinstance(store, SlowDisk):
             store.clock.advance(1)
@@ -82,7 +82,7 @@ def test_so_is_one_that_is_given_back() -> None:
         core = await _waiting(store, [])
         await core.committer.run(_add(b"x"))
         granted = await core.committer.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
-        core.waiting.start(worker.call)
+        worker.call.start(core.waiting.context)
         await eventually_async(lambda: len(core.waiting) == 1)
         before = store.transactions
         core.waiting.give_back(QUEUE, granted.leases)

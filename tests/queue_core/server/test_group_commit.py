@@ -260,7 +260,7 @@ def test_a_caller_that_went_away_before_its_turn_is_granted_nothing() -> None:
         await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         first, _ = await core.committer.run(_add), await core.committer.run(_add)
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False)
-        core.waiting.start(call)
+        call.start(core.waiting.context)
         call.cancel()
         await core.committer.run(lambda _turn: None)
         assert core.service.read(lambda turn: turn.stats(QUEUE, ANY)).leased_total == 0
@@ -288,7 +288,7 @@ def test_what_a_caller_that_went_away_in_mid_lease_was_granted_takes_its_old_pla
         call = LeaseCall(
             QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: False, grant=lease_and_hang_up
         )
-        core.waiting.start(call)
+        call.start(core.waiting.context)
         await eventually_async(lambda: core.service.read(lambda turn: turn.stats(QUEUE, ANY)).released_total == 1)
         granted = await core.committer.run(lambda turn: turn.lease(QUEUE, count=1, seconds=60.0))
         assert [(lease.name, lease.lease_number) for lease in granted.leases] == [(first, 1)]
@@ -305,7 +305,7 @@ def test_a_caller_whose_socket_is_gone_is_not_granted_what_woke_it() -> None:
         core = ServerState(MemoryStore(), ServeOptions())
         await core.committer.run(lambda turn: turn.put_queue(QueueSpec(QUEUE)))
         call = LeaseCall(QUEUE, 1, 60.0, ANY, "gone", 10.0, "gone", (), answers.append, lambda: True)
-        core.waiting.start(call)
+        call.start(core.waiting.context)
         await eventually_async(lambda: len(core.waiting) == 1)
         await core.committer.run(_add)
         await eventually_async(lambda: len(core.waiting) == 1)

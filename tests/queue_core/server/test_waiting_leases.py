@@ -242,7 +242,7 @@ def test_a_supervisor_hears_of_work_without_taking_it(server: RunningServer, cal
     queues = server.queues()
     wanted = [(QUEUE, TagFilter.of("red"))]
     call = callers.submit(queues.wait_ready, wanted, wait_seconds=LONG_SECONDS)
-    eventually(lambda: len(server.thread.core.waiting.watchers) == 1)
+    eventually(lambda: len(server.thread.core.waiting.watchers.watching) == 1)
     queues.queue(QUEUE).add([NewTask(b"b", tag="blue"), NewTask(b"r", tag="red")])
     assert call.result(LONG_SECONDS) == QUEUE
     assert queues.queue(QUEUE).stats().ready == 2

@@ -9,9 +9,10 @@ from queue_core.clock import START, ManualClock
 from queue_core.stats import HeldTask, LeasingWorker, WorkerActivity
 from queue_core.store import Store
 from queue_core.task import NewTask, QueueSpec
-from queue_core.unit.present_workers import KIND, pool_of, present_workers
+from queue_core.unit.present_workers import pool_of, present_workers
 from queue_core.unit.service import QueueService
 from queue_core.unit.supervisors import KIND as SUPERVISORS
+from queue_core.verbs.registration import WORKERS
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def test_a_worker_is_known_by_what_it_leases(queues: LocalQueues, clock: ManualC
 
 def test_an_idle_worker_is_known_while_its_registration_holds(queues: LocalQueues, clock: ManualClock) -> None:
     facts = {"host": "node-2", "pid": "77", "queue": "mail", "since": "1700000000", "finished": "55"}
-    queues.register(KIND, "worker-1", facts, seconds=60)
+    queues.register(WORKERS, "worker-1", facts, seconds=60)
     (found,) = queues.present_workers()
     assert (found.host, found.pid, found.since, found.queues) == ("node-2", 77, 1_700_000_000.0, ("mail",))
     assert (found.state, found.finished, found.holding) == ("idle", 55, 0)
@@ -65,7 +66,7 @@ def test_an_idle_worker_is_known_while_its_registration_holds(queues: LocalQueue
 
 
 def test_odd_facts_of_other_programs_are_read_leniently(queues: LocalQueues) -> None:
-    queues.register(KIND, "odd", {"pid": "-1", "since": "1e305", "finished": "9" * 40, "queue": "gone"}, seconds=60)
+    queues.register(WORKERS, "odd", {"pid": "-1", "since": "1e305", "finished": "9" * 40, "queue": "gone"}, seconds=60)
     (found,) = queues.present_workers()
     assert (found.pid, found.since, found.finished, found.queues) == (0, 0.0, 0, ("gone",))
 

@@ -74,7 +74,7 @@ def test_a_repeat_beside_its_first_try_has_the_leases_of_one_of_them(
                 call = LeaseCall(
                     QUEUE, 3, 60.0, ANY, "", 0.0, "w", deletions, answers.append, lambda: False, client_call=REPEAT
                 )
-                core.waiting.start(call)
+                call.start(core.waiting.context)
                 await asyncio.to_thread(
                     eventually, lambda: bool(answers) or look.execute(_WAITING).fetchone() == (1,), seconds=30
                 )

@@ -9,7 +9,7 @@ from queue_core import semantics
 from queue_core.clock import Instant
 from queue_core.errors import StoreUnavailableError
 from queue_core.stats import PURGED
-from queue_core.stores.redis.binary import parse_task, without_payload
+from queue_core.stores.redis.binary import parse_task
 from queue_core.stores.redis.store import RedisStore
 from queue_core.stores.redis.transaction import RedisTransaction
 from queue_core.task import ALL_STATES, ANY, NewTask, Progress, TagFilter, TaskState
@@ -110,10 +110,9 @@ def test_a_payload_is_not_sent_back_with_the_rest_of_its_task(store: RedisStore,
         transaction.renew(QUEUE, [Renewal(held.token, 60, Progress(0.5), b"checkpoint")], now=LATE)
         transaction.release(QUEUE, [Release(held.token, 0)], now=LATE)
         found = transaction.hold(QUEUE, Named(["one"], depth="whole"), now=LATE)
-    ((whole, _), (cut, size)) = [
-        parse_task(QUEUE, one, 0) for one in (found.records[0], without_payload(found.records[0]))
-    ]
-    assert (whole.payload, cut.payload, size) == (payload, b"", len(without_payload(found.records[0])))
+    (record,) = found.records
+    whole, (cut, size) = found.task_of(record), parse_task(QUEUE, record, 0)
+    assert (whole.payload, cut.payload, size) == (payload, b"", len(record))
     assert (cut.headers, cut.attempts, cut.progress, cut.checkpoint, cut.state) == (
         {"n": "1"},
         whole.attempts,
