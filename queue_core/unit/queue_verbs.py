@@ -275,4 +275,4 @@ class ReadHistory(Query[History]):
 SERVED: Final = (DeleteByName, Purge, Pause, Resume, Redrive, ReadHistory, ReadStats, ReadTagStats)
 """Those that a server serves as they say: one that is added here needs no other line at the server."""
 OTHERS: Final = (Peek,)
-"""Those whose endpoints are written by hand."""
+"""Those of whose endpoints the server knows a part."""

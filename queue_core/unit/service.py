@@ -126,7 +126,12 @@ class QueueService:
 
     def _unit_of_work(self, transaction: Transaction, lifecycle: Lifecycle) -> UnitOfWork:
         return UnitOfWork(
-            transaction, now=self.clock.now(), lifecycle=lifecycle, jitter=self._jitter, storage=self._storage
+            transaction,
+            now=self.clock.now(),
+            clock=self.clock,
+            lifecycle=lifecycle,
+            jitter=self._jitter,
+            storage=self._storage,
         )
 
     def _retried(self, call: Callable[[], R]) -> R:
@@ -190,6 +195,7 @@ class QueueService:
             work = UnitOfWork(
                 transaction,
                 now=self.clock.now(),
+                clock=self.clock,
                 lifecycle=self._log.lifecycle,
                 jitter=self._jitter,
                 storage=self._storage,
