@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final, cast
 
 from typing_extensions import TypedDict
 
+from queue_core.clock import Instant, seconds_between
+from queue_core.process.wording import shown_ahead
 from queue_core.schedules.book import ScheduleChanges, schedule_json
 from queue_core.schedules.check import check_schedule
 from queue_core.schedules.report import (
@@ -112,7 +114,7 @@ class AddTicks(Change[TickReport]):
 
 @dataclass(frozen=True, slots=True)
 class RunSchedule(Change[AddedTick]):
-    """Add a task of a schedule now, beside its ticks."""
+    """Add a task of a schedule now, beside its ticks; also while it is paused."""
 
     path = "/v1/schedules/{schedule}/run"
     summary = "Add a task of a schedule now."
@@ -126,10 +128,13 @@ class RunSchedule(Change[AddedTick]):
     def run(self, work: "UnitOfWork", _by: str) -> AddedTick:
         return schedules.run_schedule(work, self.schedule, now=schedules.wall_clock(work.clock))
 
+    def sentence(self, result: AddedTick, _now: Instant) -> str:
+        return f"added a task for schedule {self.schedule}: {result.task} in queue {result.queue}"
+
 
 @dataclass(frozen=True, slots=True)
 class PauseSchedule(Change[ScheduleStatus]):
-    """Add no more ticks of a schedule until it is resumed."""
+    """Add no more ticks of a schedule until it is resumed, by whichever supervisor. Tasks that are there stay."""
 
     path = "/v1/schedules/{schedule}/pause"
     summary = "Add no more ticks."
@@ -143,10 +148,13 @@ class PauseSchedule(Change[ScheduleStatus]):
     def run(self, work: "UnitOfWork", _by: str) -> ScheduleStatus:
         return schedules.pause_schedule(work, self.schedule, now=schedules.wall_clock(work.clock))
 
+    def sentence(self, _result: object, _now: Instant) -> str:
+        return f"schedule {self.schedule} paused: it adds no tasks until it is resumed"
+
 
 @dataclass(frozen=True, slots=True)
 class ResumeSchedule(Change[ScheduleStatus]):
-    """Add a schedule's ticks again, from now on."""
+    """Add a schedule's ticks again, from now on; those of its pause are not caught up."""
 
     path = "/v1/schedules/{schedule}/resume"
     summary = "Add ticks again."
@@ -159,6 +167,10 @@ class ResumeSchedule(Change[ScheduleStatus]):
 
     def run(self, work: "UnitOfWork", _by: str) -> ScheduleStatus:
         return schedules.resume_schedule(work, self.schedule, now=schedules.wall_clock(work.clock))
+
+    def sentence(self, result: ScheduleStatus, now: Instant) -> str:
+        ahead = "never" if result.next_tick is None else shown_ahead(seconds_between(now, result.next_tick))
+        return f"schedule {self.schedule} resumed, next tick {ahead}"
 
 
 SERVED: Final = (ListSchedules, DeclareSchedules, AddTicks, RunSchedule, PauseSchedule, ResumeSchedule)

@@ -64,6 +64,10 @@ class Verb(Generic[R]):
     def check(self) -> None:
         """Raise `InvalidRequestError` for a number or a text out of range: clients ask before they send it."""
 
+    def sentence(self, result: R, now: Instant) -> str:
+        """Return what a person is told at a terminal or in the console, once it took effect."""
+        raise NotImplementedError
+
     def body(self) -> Json | None:
         """Return its request's body: the members in order, a tag filter as `kind` and `tags`; None: it has none."""
         if self.method in ("GET", "DELETE"):

@@ -21,11 +21,12 @@ from queue_core.console.matching import (
     query_of,
     words_of,
 )
-from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.page import Act, ConsolePage, act_of
 from queue_core.console.pages.trends import rates_of_queues, trends_of_queues
 from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
 from queue_core.process.wording import counted
+from queue_core.unit.queue_verbs import Pause, Resume
 from queue_core.verbs.matching import CHANGES, Action
 from queue_core.verbs.wire import Json
 
@@ -243,20 +244,6 @@ async def settings(call: PageCall) -> Mapping[str, object]:
     return {**await _head(call), "tab": "settings"}
 
 
-async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
-    """Grant no more leases of a queue."""
-    queue = call.path["queue"]
-    await call.post(_path(queue, "/pause"))
-    return f"Queue {queue} is paused: workers get no tasks from it until it is resumed."
-
-
-async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
-    """Grant leases of a queue again."""
-    queue = call.path["queue"]
-    await call.post(_path(queue, "/resume"))
-    return f"Queue {queue} resumed."
-
-
 async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
     """Make the tasks of one class of errors that were dead when they were counted ready again, in batches.
 
@@ -305,8 +292,8 @@ PAGES: Final = (
     ConsolePage(f"{_OF_QUEUE}/settings", "Settings", "queues", "queue_settings.html", settings, is_live=False),
 )
 ACTIONS: Final[dict[str, Act]] = {
-    f"{_OF_QUEUE}/pause": pause,
-    f"{_OF_QUEUE}/resume": resume,
+    f"{_OF_QUEUE}/pause": act_of(Pause),
+    f"{_OF_QUEUE}/resume": act_of(Resume),
     f"{_OF_QUEUE}/dead/redrive": redrive,
     f"{_OF_QUEUE}/matching": change_matching,
 }

@@ -49,10 +49,12 @@ def test_the_list_names_next_ticks_and_what_no_supervisor_has_read(towline: Comm
 
 
 def test_pause_and_resume_say_how_to_undo_it(towline: Commands) -> None:
-    assert "`towline schedules resume nightly` ends that" in towline("schedules", "pause", "nightly").err
+    assert towline("schedules", "pause", "nightly").out == (
+        "schedule nightly paused: it adds no tasks until it is resumed\n"
+    )
     assert listed(towline)[0]["next_tick"] is None
     assert "paused" in towline("schedules").out
-    assert "nightly runs again, next in" in towline("schedules", "resume", "nightly").err
+    assert towline("schedules", "resume", "nightly").out.startswith("schedule nightly resumed, next tick in ")
     assert listed(towline)[0]["paused_at"] is None
 
 
