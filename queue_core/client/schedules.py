@@ -9,6 +9,8 @@ from queue_core.schedules.schedule import Schedule
 from queue_core.unit import schedule_verbs
 from queue_core.unit.verb import Verb
 
+__all__ = ["AddedTick", "ScheduleChanges", "ScheduleStatus", "Schedules", "TickReport"]  # with its verbs' results
+
 T = TypeVar("T")
 
 

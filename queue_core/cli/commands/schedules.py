@@ -18,7 +18,7 @@ from queue_core.unit.verb import Verb
 from queue_core.verbs.wire import flat_json
 
 if TYPE_CHECKING:
-    from queue_core.schedules.report import ScheduleStatus
+    from queue_core.client.schedules import ScheduleStatus
 
 _MODULE: Final = "queue_core.cli.commands.schedules"
 _INSTANTS: Final = ("next_tick", "last_tick", "last_missed", "last_skipped", "paused_at", "tick")

@@ -46,7 +46,7 @@ def change_options(function: Callable[..., int]) -> Callable[..., int]:
     @wraps(function)
     def with_change(**options: Any) -> int:
         values = {action: options.pop(action) for action in CHANGES}
-        given = [GivenChange(action, value) for action, value in values.items() if value not in (None, False)]
+        given = [GivenChange(one, value) for one, value in values.items() if value is not None and value is not False]
         if len(given) > 1:
             raise click.UsageError(f"{' and '.join(f'--{one.action}' for one in given)}: give one of them")
         return function(**options, change=given[0] if given else None)

@@ -58,12 +58,6 @@ def test_pause_and_resume_say_how_to_undo_it(towline: Commands) -> None:
     assert listed(towline)[0]["paused_at"] is None
 
 
-def test_run_adds_a_task(towline: Commands) -> None:
-    told = cast("dict[str, object]", towline("schedules", "run", "nightly", "--json").json)
-    assert str(told["task"]).startswith("nightly-manual-")
-    assert "nightly-manual-" in towline("peek", "reports").out
-
-
 def test_a_name_that_is_not_there_is_told_with_those_that_are(towline: Commands) -> None:
     told = towline("schedules", "pause", "nightly2")
     assert told.code == 66
