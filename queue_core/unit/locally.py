@@ -6,7 +6,7 @@ from queue_core.attempts.failures import this_program
 from queue_core.errors import StoreUnavailableError
 from queue_core.unit.pieces import Piece, RunPiece, run_pieces
 from queue_core.unit.service import QueueService
-from queue_core.unit.verb import Change, InPieces, Query, Read, Stepwise, Verb, Write
+from queue_core.unit.verb import Change, InPieces, Query, ReadStep, Stepwise, Verb, WriteStep
 
 R = TypeVar("R")
 
@@ -47,9 +47,9 @@ def _in_steps(service: QueueService, verb: Stepwise[R]) -> R:
         except StopIteration as over:
             return cast("R", over.value)
         match step:
-            case Read(operation):
+            case ReadStep(operation):
                 result = service.read(operation)
-            case Write(operation):
+            case WriteStep(operation):
                 result = service.run(operation)
             case InPieces(run):
                 result = run_pieces(service.run, run)

@@ -5,7 +5,7 @@ from typing import ClassVar, cast
 
 from queue_core.limits import MAX_PEEK_TASKS
 from queue_core.unit.searches import change_pieces, keep_plan, plan_of, scanned
-from queue_core.unit.verb import InPieces, Steps, Stepwise, Write
+from queue_core.unit.verb import InPieces, Steps, Stepwise, WriteStep
 from queue_core.verbs import ClientCall, roles, wire
 from queue_core.verbs.criteria import (
     NO_VALUES,
@@ -92,7 +92,7 @@ class ChangeMatching(Stepwise[MatchedBatch]):
         found = plan_of(scan, (yield from scanned(self.queue, scan)))
         if self.dry_run:
             return found.batch
-        plan = found if call is None else (yield Write(lambda work: keep_plan(work, call, found)))
+        plan = found if call is None else (yield WriteStep(lambda work: keep_plan(work, call, found)))
         pieces = change_pieces(self.queue, self.action, wanted, plan, to=self.to, by=by)
         return plan.answer((yield InPieces(pieces)))
 

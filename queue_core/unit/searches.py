@@ -11,7 +11,7 @@ from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit.pieces import Piece, RunPiece, keep_first, session_of
 from queue_core.unit.queue_verbs import Redrive, Retag
 from queue_core.unit.unit_of_work import UnitOfWork
-from queue_core.unit.verb import Read, Steps
+from queue_core.unit.verb import ReadStep, Steps
 from queue_core.verbs import ClientCall, Page, Release
 from queue_core.verbs.criteria import ChangeTo, MatchedBatch, Scan, Search
 from queue_core.verbs.matching import Action
@@ -80,9 +80,9 @@ def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, 
 
 def scanned(queue: str, scan: Scan) -> Steps[Total]:
     """Search page by page, and return how many tasks there are to search."""
-    total: Total = yield Read(lambda work: total_of(work, queue, scan.search))
+    total: Total = yield ReadStep(lambda work: total_of(work, queue, scan.search))
     while scan.goes_on:
-        scan.take((yield Read(lambda work: read_page(work, queue, scan))))
+        scan.take((yield ReadStep(lambda work: read_page(work, queue, scan))))
     return total
 
 

@@ -164,14 +164,14 @@ class ChangeTasks(Change[int]):
 
 
 @dataclass(frozen=True, slots=True)
-class Read(Generic[R]):
+class ReadStep(Generic[R]):
     """A step that changes nothing."""
 
     operation: "Operation[R]"
 
 
 @dataclass(frozen=True, slots=True)
-class Write(Generic[R]):
+class WriteStep(Generic[R]):
     """A step that changes something in one transaction."""
 
     operation: "Operation[R]"
@@ -184,7 +184,7 @@ class InPieces:
     run: "RunPiece"
 
 
-Steps: TypeAlias = Generator[Read[Any] | Write[Any] | InPieces, Any, R]
+Steps: TypeAlias = Generator[ReadStep[Any] | WriteStep[Any] | InPieces, Any, R]
 """Yields one step after the other, is sent the result of each, and returns the verb's."""
 
 

@@ -62,7 +62,7 @@ _SERVED: Mapping[type[Verb[Any]], Served[Any]] = {
         answers=schemas.TaskPage,
         out=lambda _core, _verb, page: schemas.page_out(page),
     ),
-    Observe: Served(schemas.ObserveRequest, handlers.read_observe, out=handlers.with_heard),
+    Observe: Served(schemas.ObserveRequest, handlers.read_observe, out=handlers.with_lease_calls),
     DeleteQueue: Served(then=handlers.forget_queue),
     RetireWorker: Served(then=handlers.wake_retired),
     ReleaseWorker: Served(

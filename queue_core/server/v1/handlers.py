@@ -265,7 +265,7 @@ def read_observe(call: EndpointCall) -> Observe:
     return Observe(call.queue, given.filter(), given.after, given.workers, given.ahead_seconds)
 
 
-def with_heard(core: ServerState, verb: Observe, found: Observation) -> Observation:
+def with_lease_calls(core: ServerState, verb: Observe, found: Observation) -> Observation:
     """Return an observation with the lease calls that this server knows."""
     return replace(found, heard=_present_workers(core, verb.queue, verb.workers))
 

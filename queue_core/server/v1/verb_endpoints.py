@@ -19,10 +19,10 @@ from queue_core.unit.verb import (
     Change,
     InPieces,
     Query,
-    Read,
+    ReadStep,
     Stepwise,
     Verb,
-    Write,
+    WriteStep,
     path_members,
     result_type,
 )
@@ -120,9 +120,9 @@ async def _in_steps(core: ServerState, call: EndpointCall, verb: Stepwise[R]) ->
         except StopIteration as over:
             return cast("R", over.value)
         match step:
-            case Read(operation):
+            case ReadStep(operation):
                 result = await core.read(operation)
-            case Write(operation):
+            case WriteStep(operation):
                 result = await core.committer.run(operation)
             case InPieces(run):
                 result = await in_pieces(core, client, run)
