@@ -44,6 +44,7 @@ class CommandError(Exception):
 _OF_ERROR: Final[tuple[tuple[type[Exception], int, str], ...]] = (
     (errors.QueueMovedError, exits.NO_INPUT, "give the URL of the store it is in now"),
     (errors.UnknownQueueError, exits.NO_INPUT, "`towline queues` lists all queues"),
+    (errors.UnknownScheduleError, exits.NO_INPUT, "`towline schedules` lists them"),
     (errors.MoveRefusedError, exits.NEGATIVE, ""),
     (errors.LeaseLostError, exits.TRY_AGAIN, "lease again: the task has moved on"),
     (errors.WorkerRetiredError, exits.TRY_AGAIN, "lease under another worker's name"),

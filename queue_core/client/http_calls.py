@@ -28,7 +28,7 @@ from queue_core.limits import (
 from queue_core.stats import FinishedLease, WorkerActivity
 from queue_core.task import ANY, Lease, NewTask, TagFilter
 from queue_core.telemetry import instrumentation
-from queue_core.unit.verb import Change, Verb
+from queue_core.unit.verb import Verb
 from queue_core.verbs import (
     Added,
     Deletion,
@@ -39,10 +39,7 @@ from queue_core.verbs import (
 from queue_core.verbs.wire import Json
 
 if TYPE_CHECKING:
-    from queue_core.clock import Instant
-    from queue_core.schedules.report import Schedules
     from queue_core.stats import LeasingWorker
-    from queue_core.verbs.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -154,47 +151,6 @@ class HttpQueue(Queue):
         deletions = [wire.deletion_json(deletion) for deletion in as_deletions(leases, then)]
         return wire.added_of(self._change("delete", {"deletions": deletions})["added"])
 
-    def search(
-        self,
-        search: "Search",
-        *,
-        after: int = 0,
-        limit: int = 100,
-        scan: int = 10_000,
-        payload_bytes: int = 0,
-    ) -> "SearchPage":
-        """See `Queue.search`."""
-        from queue_core.client import searches_over_http
-        from queue_core.verbs import criteria  # few programs search
-
-        criteria.check_scan(scan, after=after, limit=limit, payload_bytes=payload_bytes)
-        body = {
-            **searches_over_http.search_json(search, after=after, scan=scan),
-            "limit": limit,
-            "payload_bytes": payload_bytes,
-        }
-        return searches_over_http.search_page_of(self._read("search", body))
-
-    def change_matching(
-        self,
-        action: "Action",
-        search: "Search",
-        *,
-        dry_run: bool,
-        after: int = 0,
-        scan: int = 10_000,
-        eta: "Instant | None" = None,
-        tag: str | None = None,
-    ) -> "MatchedBatch":
-        """See `Queue.change_matching`."""
-        from queue_core.client import searches_over_http
-        from queue_core.verbs.criteria import ChangeTo
-
-        to = ChangeTo(eta, tag)
-        body = searches_over_http.change_json(action, search, dry_run=dry_run, after=after, scan=scan, to=to)
-        make = self._read if dry_run else self._change
-        return searches_over_http.matched_batch_of(make(f"{action}-matching", body))
-
     def close(self) -> None:
         """Close the connections, including those shared with other queues; calls in other threads fail."""
         self._caller.close()
@@ -212,12 +168,9 @@ class HttpQueue(Queue):
         path = f"{self._path}/{verb}"
         return self._caller.post(path, body, repeat="keyed", wait_seconds=wait_seconds, patience="short")
 
-    def _read(self, verb: str, body: Json) -> Json:
-        return self._caller.post(f"{self._path}/{verb}", body, repeat="safe")
-
     def _call(self, verb: Verb[T]) -> T:
         """See `Queue._call`."""
-        return carry_out(self._caller, verb, session=self._session if isinstance(verb, Change) else None)
+        return carry_out(self._caller, verb, session=self._session)
 
 
 class HttpQueues(Queues):
@@ -259,13 +212,6 @@ class HttpQueues(Queues):
         from queue_core.unit.present_workers import worker_in
 
         return [worker_in(one) for one in cast("list[Json]", self._caller.get("/v1/present-workers")["workers"])]
-
-    @property
-    def schedules(self) -> "Schedules":
-        """See `Queues.schedules`."""
-        from queue_core.client.schedules_over_http import HttpSchedules  # most programs have no schedule
-
-        return HttpSchedules(self._caller)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`."""

@@ -42,9 +42,7 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
-    from queue_core.schedules.report import Schedules
     from queue_core.stats import LeasingWorker
-    from queue_core.verbs.criteria import Action, MatchedBatch, Search, SearchPage
 
 T = TypeVar("T")
 
@@ -167,42 +165,6 @@ class LocalQueue(Queue):
             raise lease_lost("delete", lost)
         return added
 
-    def search(
-        self,
-        search: "Search",
-        *,
-        after: int = 0,
-        limit: int = 100,
-        scan: int = 10_000,
-        payload_bytes: int = 0,
-    ) -> "SearchPage":
-        """See `Queue.search`."""
-        from queue_core.client import local_searches  # few programs search
-
-        return local_searches.search(
-            self._service, self._name, search, after=after, limit=limit, scan=scan, payload_bytes=payload_bytes
-        )
-
-    def change_matching(
-        self,
-        action: "Action",
-        search: "Search",
-        *,
-        dry_run: bool,
-        after: int = 0,
-        scan: int = 10_000,
-        eta: Instant | None = None,
-        tag: str | None = None,
-    ) -> "MatchedBatch":
-        """See `Queue.change_matching`."""
-        from queue_core.client import local_searches
-        from queue_core.verbs.criteria import ChangeTo
-
-        to = ChangeTo(eta, tag)
-        return local_searches.change_matching(
-            self._service, self._name, action, search, dry_run=dry_run, after=after, scan=scan, to=to
-        )
-
     def close(self) -> None:
         """Close the store of this queue, and with it all other queues of the same service."""
         self._service.close()
@@ -306,13 +268,6 @@ class LocalQueues(Queues):
         from queue_core.unit.present_workers import present_workers
 
         return self._service.read(present_workers)
-
-    @property
-    def schedules(self) -> "Schedules":
-        """See `Queues.schedules`."""
-        from queue_core.client.local_schedules import LocalSchedules  # most programs have no schedule
-
-        return LocalSchedules(self._service)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """See `Queues.wait_ready`. Without a server this polls a few times a second."""

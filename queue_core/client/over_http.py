@@ -3,10 +3,10 @@
 from typing import TypeVar
 from urllib.parse import urlencode
 
-from queue_core.client.http.caller import HttpCaller, Repeat, Session, quoted
+from queue_core.client.http.caller import HttpCaller, Session, quoted
 from queue_core.limits import check_text
 from queue_core.task import TagFilter
-from queue_core.unit.verb import Change, Verb, body_members, path_members
+from queue_core.unit.verb import Verb, body_members, path_members
 from queue_core.verbs.wire import tags_json
 
 R = TypeVar("R")
@@ -19,8 +19,14 @@ def carry_out(caller: HttpCaller, verb: Verb[R], *, session: Session | None = No
         session: numbers a change that may have been sent before.
     """
     verb.check()
-    repeat: Repeat = "keyed" if isinstance(verb, Change) else "safe"
-    answer = caller.call(verb.method, url_of(verb), verb.body(), repeat=repeat, session=session)
+    answer = caller.call(
+        verb.method,
+        url_of(verb),
+        verb.body(),
+        repeat="keyed" if verb.is_keyed else "safe",
+        patience=verb.patience,
+        session=session if verb.is_keyed else None,
+    )
     return verb.result_of(answer)
 
 

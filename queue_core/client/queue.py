@@ -30,13 +30,17 @@ from queue_core.verbs import (
 )
 
 if TYPE_CHECKING:
-    from queue_core.schedules.report import Schedules
-    from queue_core.unit import queue_verbs, registration_verbs, store_verbs
+    from queue_core.client.schedules import Schedules
+    from queue_core.unit import queue_verbs, registration_verbs, search_verbs, store_verbs
     from queue_core.unit.verb import Verb
-    from queue_core.verbs.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.verbs import criteria
+    from queue_core.verbs.criteria import MatchedBatch, Search, SearchPage
+    from queue_core.verbs.matching import Action
     from queue_core.verbs.registration import Registration
 else:
+    criteria = LazyModule("queue_core.verbs.criteria")
     queue_verbs = LazyModule("queue_core.unit.queue_verbs")
+    search_verbs = LazyModule("queue_core.unit.search_verbs")
     store_verbs = LazyModule("queue_core.unit.store_verbs")
     registration_verbs = LazyModule("queue_core.unit.registration_verbs")
 
@@ -186,6 +190,7 @@ class Queue(Protocol):
         payload_bytes: int = 0,
     ) -> "SearchPage":
         """Return up to `limit` tasks that match, of up to `scan` that are looked at; continue with `next_after`."""
+        return self._call(search_verbs.FindTasks(self.name, search, after, limit, scan, payload_bytes))
 
     def change_matching(
         self,
@@ -200,10 +205,12 @@ class Queue(Protocol):
     ) -> "MatchedBatch":
         """Change, or only count, up to 1,000 tasks that match, of up to `scan` that are looked at.
 
-        Continue with `next_after`. `eta`: of a postponement; `tag`: of a retag, None is no tag. A task that no
-        longer matches when its turn comes is left, and so are leased tasks by a retag. To change what was counted,
-        and nothing that came since, give `as_of` of the count's answer as `Search.as_of`.
+        Continue with `next_after`. `eta`: of a postponement; `tag`: the new one, None is no tag. A task that no
+        longer matches when its turn comes is left, and so are leased tasks where tags are changed. To change what was
+        counted, and nothing that came since, give `as_of` of the count's answer as `Search.as_of`.
         """
+        to = criteria.ChangeTo(eta, tag)
+        return self._call(search_verbs.ChangeMatching(self.name, action, search, dry_run, after, scan, to))
 
     def history(
         self, *, names: str | Iterable[str] | None = None, before: int | None = None, limit: int = 100
@@ -304,6 +311,9 @@ class Queues(Protocol):
     @property
     def schedules(self) -> "Schedules":
         """The schedules of this store."""
+        from queue_core.client.schedules import Schedules  # most programs have no schedule
+
+        return Schedules(self._call)
 
     def wait_ready(self, queues: Sequence[tuple[str, TagFilter]], *, wait_seconds: float) -> str | None:
         """Wait until a task of one of these becomes leasable; return its queue's name, or None when the time is up."""

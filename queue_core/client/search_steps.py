@@ -6,7 +6,8 @@ from typing import Final
 
 from queue_core.client.queue import Queue
 from queue_core.clock import Instant
-from queue_core.verbs.criteria import Action, MatchedBatch, Search
+from queue_core.verbs.criteria import MatchedBatch, Search
+from queue_core.verbs.matching import Action
 
 MAX_STEPS: Final = 1_000_000
 """Calls of one search or change, at most."""
@@ -14,7 +15,7 @@ MAX_STEPS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class MatchingChange:
-    """A change of all tasks of a queue that match; `eta`: of a postponement; `tag`: of a retag, None is no tag."""
+    """A change of all tasks of a queue that match; `eta`: of a postponement; `tag`: the new one, None is no tag."""
 
     queue: Queue
     action: Action

@@ -2,26 +2,18 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, cast
+from typing import Final, cast
 from urllib.parse import urlencode
 
 from queue_core.config.units import parse_seconds
 from queue_core.console.api import quoted
 from queue_core.console.call import PageCall
-from queue_core.verbs.wire import Json
+from queue_core.verbs.matching import CHANGES, Action, permission_of
+from queue_core.verbs.wire import STATE_NAMES, Json
 
 FIELDS: Final = ("state", "tag", "leases", "younger", "older", "worker", "error", "contains")
 """The fields of a filter in an address; `younger` and `older` are durations before now, such as 2h."""
 STATES: Final = ("ready", "held", "delayed", "in_flight", "dead")
-Change = Literal["redrive", "release", "postpone", "retag", "delete"]
-CHANGES: Final[Mapping[str, tuple[str, str, str]]] = {
-    "redrive": ("Redrive", "ready again", "dead"),
-    "release": ("Release", "given back, and may be leased again", "in_flight"),
-    "postpone": ("Postpone", "postponed", "delayed"),
-    "retag": ("Retag", "given that tag, as far as they are not leased and have another", ""),
-    "delete": ("Delete", "deleted", ""),
-}
-"""The changes: the name of each, the words for its tasks afterwards, and the state that they must have; "": any."""
 SCAN: Final = 100_000
 MAX_CALLS: Final = 200
 """Calls of one count or change, at most: each of them looks at 100,000 tasks, or changes 1,000."""
@@ -86,12 +78,12 @@ class Matched:
     as_of: int
 
 
-async def matched(call: PageCall, queue: str, change: str, body: Json, *, dry_run: bool) -> Matched:
+async def matched(call: PageCall, queue: str, change: Action, body: Json, *, dry_run: bool) -> Matched:
     """Count what matches, or change it, in batches of up to 1,000. Raises `ApiProblemError`.
 
     `as_of` in a body: that of the count before; a count is of the instant when it began.
     """
-    path = f"/v1/queues/{quoted(queue)}/{change}-matching"
+    path = f"/v1/queues/{quoted(queue)}/{permission_of(change)}"
     after: object = 0
     found = changed = scanned = total = 0
     as_of = body.get("as_of")
@@ -108,6 +100,22 @@ async def matched(call: PageCall, queue: str, change: str, body: Json, *, dry_ru
         if after is None:
             break
     return Matched(found, changed, scanned, total, after is None, cast("int", as_of))
+
+
+def change_of(name: str) -> Action | None:
+    """Return the change of that name; None: there is none."""
+    return next((one for one in CHANGES if one == name), None)
+
+
+def state_of(change: Action) -> str:
+    """Return the state, as filters have it, that tasks must have for a change; "": any."""
+    state = CHANGES[change].state
+    return "" if state is None else STATE_NAMES[state]
+
+
+def words_of(change: Action) -> tuple[str, str, str]:
+    """Return the name of a change, what its tasks are afterwards, and the state that they must have; "": any."""
+    return change.capitalize(), CHANGES[change].done, state_of(change)
 
 
 def instant_in(form: Mapping[str, str], name: str) -> int:

@@ -1,12 +1,9 @@
 """The results of the verbs of schedules: reports of ticks, and schedules as people see them."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from queue_core.clock import Instant
-from queue_core.schedules.book import ScheduleChanges
-from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
+from queue_core.schedules.schedule import CatchUp, Overlap
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,28 +95,3 @@ class ScheduleStatus:
     overlap: Overlap = "queue"
     skipped: int = 0
     last_skipped: Instant | None = None
-
-
-class Schedules(Protocol):
-    """The schedules of a store, opened here or at a server."""
-
-    def list(self) -> "list[ScheduleStatus]":
-        """Return all schedules, by name."""
-
-    def declare(self, schedules: Sequence[Schedule], *, keep: Collection[str] = ()) -> ScheduleChanges:
-        """Put these schedules in place of all others, but those of the origins `keep`; return the changes.
-
-        A supervisor does that for its settings file and its applications. Raises `InvalidRequestError`.
-        """
-
-    def add_ticks(self) -> TickReport:
-        """Add the tasks of all ticks that are due. Any number of callers may do that: each tick is added once."""
-
-    def run(self, name: str) -> AddedTick:
-        """Add a task of a schedule now, beside its ticks. Raises `UnknownScheduleError`."""
-
-    def pause(self, name: str) -> ScheduleStatus:
-        """Add no more ticks of a schedule until it is resumed. Raises `UnknownScheduleError`."""
-
-    def resume(self, name: str) -> ScheduleStatus:
-        """Add a schedule's ticks again, from now on. Raises `UnknownScheduleError`."""

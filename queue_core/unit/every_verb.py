@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from queue_core.unit import queue_verbs, registration_verbs, store_verbs
+from queue_core.unit import queue_verbs, registration_verbs, schedule_verbs, search_verbs, store_verbs
 from queue_core.unit.verb import Verb
 
 VERBS: Final[tuple[type[Verb[Any]], ...]] = (
@@ -11,4 +11,6 @@ VERBS: Final[tuple[type[Verb[Any]], ...]] = (
     *store_verbs.SERVED,
     *store_verbs.OTHERS,
     *registration_verbs.OTHERS,
+    *schedule_verbs.SERVED,
+    search_verbs.FindTasks,
 )

@@ -1,12 +1,12 @@
 """Carry a verb out in a store that this program opened."""
 
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from queue_core.attempts.failures import this_program
 from queue_core.errors import StoreUnavailableError
 from queue_core.unit.pieces import Piece, RunPiece, run_pieces
 from queue_core.unit.service import QueueService
-from queue_core.unit.verb import Change, Query, Verb
+from queue_core.unit.verb import Change, InPieces, Query, ReadStep, Stepwise, Verb, WriteStep
 
 R = TypeVar("R")
 
@@ -15,6 +15,8 @@ def carry_out(service: QueueService, verb: Verb[R]) -> R:
     """Return the result of a verb; it is durable then. Raises its error."""
     if isinstance(verb, Query):
         return cast("R", service.read(verb.run))
+    if isinstance(verb, Stepwise):
+        return cast("R", _in_steps(service, verb))
     assert isinstance(verb, Change)
     by = this_program()
     if verb.in_pieces:
@@ -35,3 +37,19 @@ def pieces_of(verb: Change[int], *, by: str) -> RunPiece:
         return count, not count
 
     return run
+
+
+def _in_steps(service: QueueService, verb: Stepwise[R]) -> R:
+    steps, result = verb.steps(this_program(), None), cast("Any", None)
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as over:
+            return cast("R", over.value)
+        match step:
+            case ReadStep(operation):
+                result = service.read(operation)
+            case WriteStep(operation):
+                result = service.run(operation)
+            case InPieces(run):
+                result = run_pieces(service.run, run)

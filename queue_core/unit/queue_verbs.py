@@ -66,7 +66,7 @@ class Purge(Change[int]):
 
 @dataclass(frozen=True, slots=True)
 class Pause(Change[bool]):
-    """Stop granting leases."""
+    """Grant no more leases on a queue; adds and deletes go on."""
 
     path = "/v1/queues/{queue}/pause"
     summary = "Grant no more leases."
@@ -79,10 +79,13 @@ class Pause(Change[bool]):
     def run(self, work: "UnitOfWork", _by: str) -> bool:
         return work.set_paused(self.queue, "paused")
 
+    def sentence(self, _result: object, _now: Instant) -> str:
+        return f"queue {self.queue} is paused: workers get no tasks from it until it is resumed"
+
 
 @dataclass(frozen=True, slots=True)
 class Resume(Change[bool]):
-    """Resume granting leases."""
+    """Grant leases on a queue again."""
 
     path = "/v1/queues/{queue}/resume"
     summary = "Grant leases again."
@@ -95,10 +98,13 @@ class Resume(Change[bool]):
     def run(self, work: "UnitOfWork", _by: str) -> bool:
         return work.set_paused(self.queue, "running")
 
+    def sentence(self, _result: object, _now: Instant) -> str:
+        return f"queue {self.queue} resumed"
+
 
 @dataclass(frozen=True, slots=True)
 class Redrive(ChangeTasks):
-    """Make dead tasks ready again with no lease charged."""
+    """Make dead tasks of a queue ready again, with none of their leases counted."""
 
     path = "/v1/queues/{queue}/redrive"
     summary = "Make dead tasks ready."
@@ -127,6 +133,9 @@ class Redrive(ChangeTasks):
 
     def transition(self, task: StoredTask, *, now: Instant) -> StoredTask:
         return semantics.redrive(task, now=now) if task.state is TaskState.DEAD else task
+
+    def sentence(self, result: int, _now: Instant) -> str:
+        return f"{result:,} ready again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,4 +284,4 @@ class ReadHistory(Query[History]):
 SERVED: Final = (DeleteByName, Purge, Pause, Resume, Redrive, ReadHistory, ReadStats, ReadTagStats)
 """Those that a server serves as they say: one that is added here needs no other line at the server."""
 OTHERS: Final = (Peek,)
-"""Those whose endpoints are written by hand."""
+"""Those of whose endpoints the server knows a part."""

@@ -6,7 +6,7 @@ second at the same time is refused and tries again.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from queue_core.clock import after
 from queue_core.errors import InvalidRequestError
@@ -20,7 +20,7 @@ from queue_core.verbs.registration import (
     decode,
     encode,
 )
-from queue_core.verbs.wire import Json
+from queue_core.verbs.wire import Json, many_of
 
 if TYPE_CHECKING:
     from queue_core.unit.unit_of_work import UnitOfWork
@@ -63,7 +63,7 @@ class ListRegistrations(Query[list[Registration]]):
 
     @classmethod
     def result_of(cls, answer: Json) -> list[Registration]:
-        return [Registration(**one) for one in cast("list[Json]", answer["registrations"])]  # type: ignore[arg-type]
+        return many_of(Registration, answer["registrations"])
 
 
 def register(work: "UnitOfWork", kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:

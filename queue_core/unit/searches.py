@@ -11,8 +11,10 @@ from queue_core.task import ANY, StoredTask, TaskState
 from queue_core.unit.pieces import Piece, RunPiece, keep_first, session_of
 from queue_core.unit.queue_verbs import Redrive, Retag
 from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.unit.verb import ReadStep, Steps
 from queue_core.verbs import ClientCall, Page, Release
-from queue_core.verbs.criteria import Action, ChangeTo, MatchedBatch, Scan, Search
+from queue_core.verbs.criteria import ChangeTo, MatchedBatch, Scan, Search
+from queue_core.verbs.matching import Action
 
 CHUNK = 50
 """Tasks that are changed in one transaction: other callers come between two, and Redis recognises as many repeated
@@ -74,6 +76,14 @@ def change_pieces(queue: str, action: Action, search: Search, plan: ChangePlan, 
         return _change_chunk(piece, queue, action, search, names, to, by), begin + CHUNK >= len(plan.names)
 
     return run
+
+
+def scanned(queue: str, scan: Scan) -> Steps[Total]:
+    """Search page by page, and return how many tasks there are to search."""
+    total: Total = yield ReadStep(lambda work: total_of(work, queue, scan.search))
+    while scan.goes_on:
+        scan.take((yield ReadStep(lambda work: read_page(work, queue, scan))))
+    return total
 
 
 def read_page(work: UnitOfWork, queue: str, scan: Scan) -> Page:

@@ -112,6 +112,7 @@ class QueueService:
             work = UnitOfWork(
                 transaction,
                 now=self.clock.now(),
+                clock=self.clock,
                 lifecycle=self._log.lifecycle,
                 jitter=self._jitter,
                 storage=self._storage,
@@ -188,6 +189,7 @@ class QueueService:
             work = UnitOfWork(
                 transaction,
                 now=self.clock.now(),
+                clock=self.clock,
                 lifecycle=self._log.lifecycle,
                 jitter=self._jitter,
                 storage=self._storage,
@@ -222,7 +224,12 @@ class QueueService:
     def _silent_unit(self, transaction: Transaction) -> UnitOfWork:
         """Return a unit of work that logs nothing."""
         return UnitOfWork(
-            transaction, now=self.clock.now(), lifecycle="off", jitter=self._jitter, storage=self._storage
+            transaction,
+            now=self.clock.now(),
+            clock=self.clock,
+            lifecycle="off",
+            jitter=self._jitter,
+            storage=self._storage,
         )
 
     def is_late(self, leases: Sequence[Lease], *, since: Instant | None = None) -> bool:

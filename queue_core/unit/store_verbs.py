@@ -187,6 +187,9 @@ class Observe(Query[Observation]):
     """Return the input of a scaling decision in one round trip; `after` is the last observation's cursor."""
 
     path = "/v1/queues/{queue}/observe"
+    summary = "Return what scaling a pool needs: counts, leases, samples, workers."
+    operation = "observe"
+    answers = Observation
     permission, role, access = "observe", roles.INSPECT, "list"
 
     queue: str

@@ -10,7 +10,7 @@ from typing import Literal, TypeVar
 
 from queue_core import events, limits
 from queue_core.attempts.attempt import GIVEN_BACK, WORKER_DIED, Failure, check_failure
-from queue_core.clock import MICROSECONDS, Instant
+from queue_core.clock import MICROSECONDS, Clock, Instant
 from queue_core.clock import after as after_seconds
 from queue_core.errors import (
     KeyReusedError,
@@ -134,11 +134,13 @@ class UnitOfWork(Outbox):
         transaction: Transaction,
         *,
         now: Instant,
+        clock: Clock,
         lifecycle: Lifecycle,
         jitter: Callable[[], float],
         storage: StorageGuard,
     ) -> None:
         super().__init__(now=now, lifecycle=lifecycle)
+        self.clock = clock
         self._storage = storage
         self.transaction = transaction
         self._jitter = jitter

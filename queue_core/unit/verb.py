@@ -5,20 +5,23 @@ store that this program opened, `client.http_calls` at a server, and `server.v1.
 store. ADR 133.
 """
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, fields
 from string import Formatter
-from typing import TYPE_CHECKING, ClassVar, Generic, Literal, TypeVar, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar, cast, get_args
 
 from typing_extensions import is_typeddict
 
 from queue_core.clock import Instant
 from queue_core.task import StoredTask, TagFilter
+from queue_core.verbs import ClientCall
 from queue_core.verbs.change_verbs import Selector
 from queue_core.verbs.roles import Access, Role
 from queue_core.verbs.wire import STATE_NAMES, Json, tags_json
 
 if TYPE_CHECKING:
+    from queue_core.unit.pieces import RunPiece
+    from queue_core.unit.service import Operation
     from queue_core.unit.unit_of_work import UnitOfWork
 
 R = TypeVar("R")
@@ -50,9 +53,20 @@ class Verb(Generic[R]):
     """The name of its request's body in the OpenAPI document, and what that is; "": an empty object."""
     answers: ClassVar[type]
     """The form of the response: a `TypedDict` with the result as its only member, or the result's own dataclass."""
+    patience: ClassVar[Literal["short", "long"]] = "long"
+    """How long a client tries: see `HttpCaller.request`."""
+
+    @property
+    def is_keyed(self) -> bool:
+        """Return whether a client numbers the call, so that it takes effect once; else it may run twice."""
+        return False
 
     def check(self) -> None:
         """Raise `InvalidRequestError` for a number or a text out of range: clients ask before they send it."""
+
+    def sentence(self, result: R, now: Instant) -> str:
+        """Return what a person is told at a terminal or in the console, once it took effect."""
+        raise NotImplementedError
 
     def body(self) -> Json | None:
         """Return its request's body: the members in order, a tag filter as `kind` and `tags`; None: it has none."""
@@ -107,6 +121,11 @@ class Change(Verb[R]):
     """Attempts of a local call that another program's change refuses; a client's are its `Retries`."""
 
     @property
+    def is_keyed(self) -> bool:
+        """See `Verb.is_keyed`."""
+        return True
+
+    @property
     def in_pieces(self) -> bool:
         """Return whether it is to be run in one transaction after the other, until it returns 0."""
         return False
@@ -142,6 +161,40 @@ class ChangeTasks(Change[int]):
         self.check()
         now = work.now
         return work.apply(self.queue, self.selector(), lambda task, _: self.transition(task, now=now), event=self.event)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadStep(Generic[R]):
+    """A step that changes nothing."""
+
+    operation: "Operation[R]"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteStep(Generic[R]):
+    """A step that changes something in one transaction."""
+
+    operation: "Operation[R]"
+
+
+@dataclass(frozen=True, slots=True)
+class InPieces:
+    """A step of one transaction after the other; its result is how many tasks they changed."""
+
+    run: "RunPiece"
+
+
+Steps: TypeAlias = Generator[ReadStep[Any] | WriteStep[Any] | InPieces, Any, R]
+"""Yields one step after the other, is sent the result of each, and returns the verb's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepwise(Verb[R]):
+    """A verb of several transactions, which other callers' come between."""
+
+    def steps(self, by: str, call: ClientCall | None) -> Steps[R]:
+        """Return its steps; `call`: the client's, where it takes effect once."""
+        raise NotImplementedError
 
 
 def result_type(kind: type[Verb[R]]) -> type[R]:

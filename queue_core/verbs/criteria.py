@@ -1,27 +1,17 @@
 """A search for tasks as a value, and whether a task matches it. Pure."""
 
 from dataclasses import dataclass, replace
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError
 from queue_core.limits import MAX_INTEGER, MAX_PEEK_TASKS, check_page, check_tag, check_text, check_whole
 from queue_core.task import ALL_STATES, ANY, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Page
+from queue_core.verbs.matching import BY_GIVEN, CHANGES, Action
 from queue_core.verbs.validation import check_choice, check_instant
 
-Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
-"""A change of all tasks that match."""
-
 LIVING: Final = ALL_STATES - {TaskState.DEAD}
-STATES_OF: Final[dict[Action, frozenset[TaskState]]] = {
-    "release": frozenset({TaskState.LEASED}),
-    "delete": ALL_STATES,
-    "redrive": frozenset({TaskState.DEAD}),
-    "postpone": frozenset({TaskState.DELAYED}),
-    "retag": ALL_STATES,
-}
-"""The states of tasks that a change is possible for. Leased tasks match a retag too, and are left as they are."""
 SEARCHED_BYTES: Final = 64 * 1024
 """The beginning of each payload that is searched for a text."""
 MAX_SCANNED: Final = 100_000
@@ -94,7 +84,7 @@ class Search:
 
     def within(self, action: Action) -> "Search":
         """Return the search for those of the tasks that can be changed so."""
-        return replace(self, states=self.states & STATES_OF[action])
+        return replace(self, states=self.states & CHANGES[action].states)
 
     @property
     def payload_bytes(self) -> int:
@@ -148,7 +138,7 @@ def check_scan(scan: int, *, after: int, limit: int = MAX_PEEK_TASKS, payload_by
 
 @dataclass(frozen=True, slots=True)
 class ChangeTo:
-    """The values that a change gives to tasks: the eta of a postponement, the tag of a retag (None: no tag)."""
+    """The values that a change gives to tasks, where it gives one: an eta, or a tag (None: no tag)."""
 
     eta: Instant | None = None
     tag: str | None = None
@@ -159,11 +149,11 @@ NO_VALUES: Final = ChangeTo()
 
 def check_action(action: Action, to: ChangeTo) -> None:
     """Raise `InvalidRequestError` for an unknown change, a postponement without an eta, or a value of anything else."""
-    check_choice("action", action, tuple(STATES_OF))
-    if (action == "postpone") != (to.eta is not None):
+    check_choice("action", action, tuple(CHANGES))
+    if (action == BY_GIVEN["eta"]) != (to.eta is not None):
         raise InvalidRequestError("eta: a postponement has one, and nothing else has")
-    if to.tag is not None and action != "retag":
-        raise InvalidRequestError("tag: only a retag has one")
+    if to.tag is not None and action != BY_GIVEN["tag"]:
+        raise InvalidRequestError(f"tag: only a {BY_GIVEN['tag']} has one")
     if to.tag is not None:
         check_tag(to.tag)
     if to.eta is not None:

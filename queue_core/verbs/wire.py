@@ -4,7 +4,7 @@ The client reads with `*_of`, without checks, as it trusts its server; the serve
 """
 
 from binascii import a2b_base64, b2a_base64
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import MISSING, asdict, fields, replace
 from operator import itemgetter
 from typing import Final, Literal, TypeAlias, TypeVar, cast
@@ -34,12 +34,12 @@ from queue_core.stats import (
     WorkerActivity,
 )
 from queue_core.task import NEWER_SETTINGS, Lease, NewTask, Progress, QueueSpec, StoredTask, TagFilter, TaskState
-from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewal, Renewed, Storage
+from queue_core.verbs import Added, Deletion, Observation, ObservationQuery, Page, Renewal
 from queue_core.verbs.validation import check_filter, check_queue_spec, check_types
 
 Json: TypeAlias = dict[str, object]
 
-V = TypeVar("V", FinishedLease, LiveLease, Renewed, QueueStats, WaitingTask, Storage, WorkerActivity)
+V = TypeVar("V")
 
 _ALWAYS: Final = tuple(field.name for field in fields(Lease) if field.default is MISSING)
 """The fields of a lease that its JSON always has; rare fields and `checkpoint` only where the lease has them."""
@@ -85,14 +85,14 @@ def flat_json(value: object) -> Json:
     return {field.name: getattr(value, field.name) for field in fields(value)}  # type: ignore[arg-type]
 
 
-def flat_of(kind: type[V], json: object) -> V:
+def flat_of(kind: Callable[..., V], json: object) -> V:
     """Return the value that `flat_json` wrote."""
-    return kind(**cast("Json", json))  # type: ignore[arg-type]
+    return kind(**cast("Json", json))
 
 
-def many_of(kind: type[V], json: object) -> list[V]:
+def many_of(kind: Callable[..., V], json: object) -> list[V]:
     """Return a list of values that `flat_json` wrote."""
-    return [kind(**item) for item in cast("list[Json]", json)]  # type: ignore[arg-type]
+    return [kind(**item) for item in cast("list[Json]", json)]
 
 
 def activities_of(json: object) -> list[WorkerActivity]:

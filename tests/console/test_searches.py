@@ -126,7 +126,7 @@ def test_all_that_match_get_another_tag_after_they_were_counted(running: Running
     queue.add([NewTask(b"x", tag="slwo"), NewTask(b"x", tag="slwo")])
     operator = visitor(running, Role.OPERATOR)
     counted = operator.get(f"{HERE}/matching?change=retag&tag=slwo&new_tag=slow")
-    assert "2 tasks would be given that tag" in counted.text
+    assert "2 tasks would be given another tag" in counted.text
     queue.add([NewTask(b"x", tag="slwo", name="since")])
     assert "2 tasks of" in operator.post(f"{HERE}/matching", counted.form("matching")).text
     assert {task.shown_name: task.tag for task in queue.peek().tasks}.pop("since") == "slwo"

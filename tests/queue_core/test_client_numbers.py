@@ -13,8 +13,7 @@ from queue_core import ANY, InvalidRequestError, LeaseLostError, Retries, open_q
 from queue_core.client.asynchronous.client import AsyncQueue, AsyncQueues
 from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.client.local_calls import LocalQueue, LocalQueues
-from queue_core.client.local_schedules import LocalSchedules
-from queue_core.client.schedules_over_http import HttpSchedules
+from queue_core.client.schedules import Schedules
 from queue_core.errors import InvalidSettingError
 from queue_core.limits import shown_value
 from queue_core.task import QueueSpec
@@ -156,7 +155,7 @@ def _names(error: InvalidRequestError, number: NumberArgument, value: object) ->
 
 
 def test_the_generated_calls_reach_every_kind_of_number() -> None:
-    names = {number.name for of in (HttpQueue, HttpQueues, HttpSchedules) for number in number_arguments(of)}
+    names = {number.name for of in (HttpQueue, HttpQueues, Schedules) for number in number_arguments(of)}
     assert {"add tasks[].eta", "exchange deletions[].then[].delay_seconds", "renew leases[].progress.fraction"} <= names
     assert {"put_queue spec.per_tag.rate.burst", "observe_many queries[].after", "search search.min_leases"} <= names
     assert {"declare schedules[].every", "lease wait_seconds", "lead seconds", "wait_ready wait_seconds"} <= names
@@ -166,8 +165,8 @@ def test_every_facade_takes_the_same_numbers() -> None:
     def numbers(*classes: type) -> set[str]:
         return {number.name for of in classes for number in number_arguments(of, without=ASYNC_INNER)}
 
-    over_http = numbers(HttpQueue, HttpQueues, HttpSchedules)
-    assert numbers(LocalQueue, LocalQueues, LocalSchedules) == over_http
+    over_http = numbers(HttpQueue, HttpQueues, Schedules)
+    assert numbers(LocalQueue, LocalQueues, Schedules) == over_http
     assert numbers(AsyncQueue, AsyncQueues) <= over_http
 
 

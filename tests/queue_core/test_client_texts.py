@@ -3,7 +3,7 @@
 import pytest
 
 from queue_core.client.http_calls import HttpQueue, HttpQueues
-from queue_core.client.schedules_over_http import HttpSchedules
+from queue_core.client.schedules import Schedules
 from queue_core.errors import InvalidRequestError, QueueError, StoreError
 from tests.queue_core.test_client_numbers import ASYNC_INNER, Facade, facade
 from tests.support.number_arguments import NumberArgument, text_arguments
@@ -52,11 +52,11 @@ def _fault(facade: Facade, of: type, argument: NumberArgument, text: str) -> str
 def test_an_unknown_change_of_all_that_match_is_named(facade: Facade) -> None:
     argument = next(one for one in text_arguments(HttpQueue) if one.name == "change_matching action")
     of = next(one for one in facade.objects if hasattr(one, "change_matching"))
-    with pytest.raises(InvalidRequestError, match="action must be 'release' or"):
+    with pytest.raises(InvalidRequestError, match="action must be 'redrive' or"):
         facade.call(of, argument, "wipe")
 
 
 def test_the_generated_calls_reach_every_kind_of_text() -> None:
-    names = {one.name for of in (HttpQueue, HttpQueues, HttpSchedules) for one in text_arguments(of)}
+    names = {one.name for of in (HttpQueue, HttpQueues, Schedules) for one in text_arguments(of)}
     assert {"add tasks[].name", "add tasks[].headers[]", "delete_queue name", "put_queue spec.name"} <= names
     assert {"declare schedules[].origin", "lead holder", "release charge", "search search.worker"} <= names

@@ -14,7 +14,7 @@ ROOT: Final = Path(__file__).parents[2]
 ASYNC: Final = ROOT / "queue_core" / "client" / "asynchronous"
 SOURCES: Final = {
     ASYNC / "facade.py": ("queue_core/client/queue.py", {"Queue": "one queue", "Queues": "all queues of a store"}),
-    ASYNC / "schedules.py": ("queue_core/schedules/report.py", {"Schedules": "the schedules of a store"}),
+    ASYNC / "schedules.py": ("queue_core/client/schedules.py", {"Schedules": "the schedules of a store"}),
 }
 """The modules that are written, and of which protocols of which module."""
 BY_HAND: Final = frozenset({"add", "lease", "exchange", "wait_ready", "queue", "close", "name", "schedules"})

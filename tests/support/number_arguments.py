@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias
 
 from queue_core.admission import Rate, TagLimits
-from queue_core.client import schedules_over_http as _schedules
+from queue_core.client import schedules as _schedules
 from queue_core.client.asynchronous.client import AsyncQueue
+from queue_core.client.schedules import Schedules
 from queue_core.clock import Instant
-from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import Schedule
 from queue_core.task import ANY, NewTask, Progress, QueueSpec, TagFilter
 from queue_core.verbs import Deletion, ObservationQuery, Renewal, criteria

@@ -11,7 +11,6 @@ from queue_core.cli.group import command
 from queue_core.cli.options import ANY_ID, SIZE, tag_filter, tag_options, target_options
 from queue_core.cli.output import (
     columns,
-    echo,
     print_info,
     print_json,
     print_table,
@@ -19,11 +18,13 @@ from queue_core.cli.output import (
 )
 from queue_core.cli.target import TargetOptions, opened_queue
 from queue_core.cli.task_story import SHOWN_STATES, task_record
+from queue_core.cli.verb_commands import command_of
 from queue_core.client.queue import Queue
 from queue_core.client.search_steps import MatchingChange
 from queue_core.clock import Instant, SystemClock, seconds_between
 from queue_core.process.wording import counted, shown_ahead, shown_seconds
 from queue_core.task import ALL_STATES, StoredTask, TagFilter, TaskState
+from queue_core.unit.queue_verbs import Pause, Redrive, Resume
 from queue_core.verbs.criteria import LIVING, Search
 
 STATES: Final[Mapping[str, TaskState]] = {word: state for state, word in SHOWN_STATES.items()}
@@ -142,7 +143,10 @@ def purge(
             deleted = _delete_counted(opened, wanted, dead=dead, as_of=stats.as_of)
         else:
             deleted = opened.purge(tags=wanted, dead="only" if dead else "keep")
-    _print_count(deleted, "deleted", as_json=as_json)
+    if as_json:
+        print_json({"count": deleted})
+    else:
+        click.echo(f"{deleted:,} deleted")
     return exits.OK
 
 
@@ -152,51 +156,23 @@ def _delete_counted(queue: Queue, tags: TagFilter, *, dead: bool, as_of: Instant
     return sum(step.changed for step in MatchingChange(queue, "delete", wanted).steps(dry_run=False, as_of=as_of))
 
 
-@command(
+redrive = command_of(
+    Redrive,
     "redrive",
-    when_cut="stderr",
     examples=("towline redrive thumbs", "towline redrive thumbs --named cat-1", "towline redrive thumbs --tag resize"),
 )
-@click.argument("queue")
-@click.option("--named", multiple=True, metavar="NAME", help="Only the tasks of these names.")
-@tag_options
-@target_options
-def redrive(
-    queue: str,
-    named: tuple[str, ...],
-    tags: tuple[str, ...],
-    untagged: bool,  # noqa: FBT001
-    as_json: bool,  # noqa: FBT001
-    **where: Unpack[TargetOptions],
-) -> int:
-    """Make dead tasks of QUEUE ready again, with none of their leases counted. Exit code 1 when there were none."""
-    wanted = tag_filter(tags, untagged=untagged)
-    with opened_queue(queue, **where) as opened:
-        count = opened.redrive(named or None, tags=wanted)
-    _print_count(count, "ready again", as_json=as_json)
-    return exits.OK if count else exits.NEGATIVE
-
-
-@command("pause", when_cut="stderr", examples=("towline pause thumbs",))
-@click.argument("queue")
-@target_options
-def pause(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Grant no more leases on QUEUE; adds and deletes go on."""
-    with opened_queue(queue, **where) as opened:
-        opened.pause()
-    _print_paused(queue, paused="paused", as_json=as_json)
-    return exits.OK
-
-
-@command("resume", when_cut="stderr", examples=("towline resume thumbs",))
-@click.argument("queue")
-@target_options
-def resume(queue: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Grant leases on QUEUE again."""
-    with opened_queue(queue, **where) as opened:
-        opened.resume()
-    _print_paused(queue, paused="resumed", as_json=as_json)
-    return exits.OK
+pause = command_of(
+    Pause,
+    "pause",
+    examples=("towline pause thumbs",),
+    record=lambda verb, _: {"queue": verb.queue, "paused": True},
+)
+resume = command_of(
+    Resume,
+    "resume",
+    examples=("towline resume thumbs",),
+    record=lambda verb, _: {"queue": verb.queue, "paused": False},
+)
 
 
 def _time_text(task: StoredTask, now: Instant) -> str:
@@ -224,17 +200,3 @@ def _worker_or_reason(task: StoredTask) -> str:
     reason = task.reason or (task.attempts[-1].text if task.attempts else "")
     text = " ".join(reason.split())
     return shorten(text, REASON_CHARACTERS, placeholder=" ...") if len(text) > REASON_CHARACTERS else text
-
-
-def _print_count(count: int, outcome: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"count": count})
-    else:
-        click.echo(f"{count:,} {outcome}")
-
-
-def _print_paused(queue: str, *, paused: str, as_json: bool) -> None:
-    if as_json:
-        print_json({"queue": queue, "paused": paused == "paused"})
-    else:
-        echo(f"{queue} {paused}")

@@ -1,25 +1,24 @@
 """`towline schedules`: the schedules of a store, their next and last ticks; run, pause and resume one."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Unpack
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 import click
 
 from queue_core.cli import exits
-from queue_core.cli.failure import CommandError
-from queue_core.cli.group import INSPECT, CommandEntry, CommandWithSubcommands, command
+from queue_core.cli.group import INSPECT, Command, CommandEntry, CommandWithSubcommands, command
 from queue_core.cli.options import target_options
 from queue_core.cli.output import columns, print_info, print_json, print_table
 from queue_core.cli.target import Target, TargetOptions, opened
-from queue_core.client.queue import Queues
+from queue_core.cli.verb_commands import command_of
 from queue_core.clock import MICROSECONDS, Instant, SystemClock, seconds_between
-from queue_core.errors import UnknownScheduleError
 from queue_core.process.wording import iso_instant, shown_ahead, shown_clock, shown_setting
+from queue_core.unit.schedule_verbs import PauseSchedule, ResumeSchedule, RunSchedule
+from queue_core.unit.verb import Verb
 from queue_core.verbs.wire import flat_json
 
 if TYPE_CHECKING:
-    from queue_core.schedules.report import ScheduleStatus
+    from queue_core.client.schedules import ScheduleStatus
 
 _MODULE: Final = "queue_core.cli.commands.schedules"
 _INSTANTS: Final = ("next_tick", "last_tick", "last_missed", "last_skipped", "paused_at", "tick")
@@ -88,59 +87,14 @@ def schedules(ctx: click.Context, as_json: bool, **where: Unpack[TargetOptions])
     return exits.OK
 
 
-@command("run", when_cut="stderr", examples=("towline schedules run nightly",))
-@click.argument("schedule")
-@target_options
-def run_now(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Add a task of SCHEDULE now, beside its ticks; also while it is paused."""
-    with _opened(**where) as queues:
-        added = queues.schedules.run(schedule)
-    if as_json:
-        print_json(_json(added))
-    else:
-        print_info(f"added to {added.queue}: {added.task}")
-    return exits.OK
+def _one(kind: type[Verb[Any]], name: str) -> Command:
+    example = f"towline schedules {name} nightly"
+    return command_of(kind, name, examples=(example,), record=lambda _, result: _json(result))
 
 
-@command("pause", when_cut="stderr", examples=("towline schedules pause nightly",))
-@click.argument("schedule")
-@target_options
-def pause(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Add no more ticks of SCHEDULE until it is resumed, by whichever supervisor. Tasks that are there stay."""
-    with _opened(**where) as queues:
-        found = queues.schedules.pause(schedule)
-    if as_json:
-        print_json(_json(found))
-    else:
-        print_info(f"{schedule} is paused; `towline schedules resume {schedule}` ends that")
-    return exits.OK
-
-
-@command("resume", when_cut="stderr", examples=("towline schedules resume nightly",))
-@click.argument("schedule")
-@target_options
-def resume(schedule: str, as_json: bool, **where: Unpack[TargetOptions]) -> int:  # noqa: FBT001
-    """Add the ticks of SCHEDULE again, from now on; those of its pause are not caught up."""
-    with _opened(**where) as queues:
-        found = queues.schedules.resume(schedule)
-    if as_json:
-        print_json(_json(found))
-    else:
-        print_info(f"{schedule} runs again, next {_next(found, SystemClock().now())}")
-    return exits.OK
-
-
-@contextmanager
-def _opened(**where: Unpack[TargetOptions]) -> Iterator[Queues]:
-    try:
-        with opened(**where) as (queues, _):
-            yield queues
-    except CommandError as error:
-        if isinstance(error.__cause__, UnknownScheduleError):
-            raise CommandError(
-                str(error.__cause__), code=exits.NO_INPUT, fix="`towline schedules` lists them"
-            ) from None
-        raise
+run_now = _one(RunSchedule, "run")
+pause = _one(PauseSchedule, "pause")
+resume = _one(ResumeSchedule, "resume")
 
 
 def _unread(target: Target, found: Sequence["ScheduleStatus"]) -> list[str]:

@@ -1,7 +1,10 @@
 """`towline search`: find tasks by what they went through, and change all that match after they were counted."""
 
 import sys
-from typing import Final, Unpack
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final, Unpack
 
 import click
 
@@ -18,16 +21,44 @@ from queue_core.clock import Instant, SystemClock
 from queue_core.clock import after as moved
 from queue_core.process.wording import counted
 from queue_core.task import ALL_STATES
-from queue_core.verbs.criteria import Action, Search
+from queue_core.verbs.criteria import Search
+from queue_core.verbs.matching import CHANGES, Action, Given
 
-CHANGED: Final[dict[Action, str]] = {
-    "release": "given back",
-    "delete": "deleted",
-    "redrive": "ready again",
-    "postpone": "postponed",
-    "retag": "given another tag",
-}
 PAYLOAD_BYTES: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class GivenChange:
+    """The change that an option asks for; `value`: what the option says, True where it takes nothing."""
+
+    action: Action
+    value: Any
+
+    @property
+    def gives(self) -> Given:
+        """See `MatchingAction`."""
+        return CHANGES[self.action].gives
+
+
+def change_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Add an option for each change of all that match; the function gets the one that is given as `change`."""
+
+    @wraps(function)
+    def with_change(**options: Any) -> int:
+        values = {action: options.pop(action) for action in CHANGES}
+        given = [GivenChange(one, value) for one, value in values.items() if value is not None and value is not False]
+        if len(given) > 1:
+            raise click.UsageError(f"{' and '.join(f'--{one.action}' for one in given)}: give one of them")
+        return function(**options, change=given[0] if given else None)
+
+    for action, about in reversed(list(CHANGES.items())):
+        takes: dict[Given, dict[str, Any]] = {
+            "": {"is_flag": True},
+            "eta": {"type": DURATION, "metavar": "TIME"},
+            "tag": {"metavar": "TAG"},
+        }
+        with_change = click.option(f"--{action}", help=about.help, **takes[about.gives])(with_change)
+    return with_change
 
 
 @command(
@@ -54,11 +85,7 @@ PAYLOAD_BYTES: Final = 1024
 @click.option("--contains", default="", help="A text in the first 64 KiB of the payload.")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1, 1000), help="Tasks shown at most.")
 @click.option("--after", default=0, type=ANY_ID, help="Continue behind this id.")
-@click.option("--redrive", is_flag=True, help="Make all dead tasks that match ready again.")
-@click.option("--release", is_flag=True, help="Give back the leases of all that match, uncounted.")
-@click.option("--delete", is_flag=True, help="Delete all that match.")
-@click.option("--postpone", type=DURATION, metavar="TIME", help="Move the eta of all delayed tasks that match to then.")
-@click.option("--retag", metavar="TAG", help="Give all that match and are not leased this tag; '' takes it away.")
+@change_options
 @click.option("--dry-run", is_flag=True, help="Only count what would be changed.")
 @click.option("--yes", is_flag=True, help="Change them without asking.")
 @tag_options
@@ -74,11 +101,7 @@ def search(
     contains: str,
     limit: int,
     after: int,
-    redrive: bool,  # noqa: FBT001
-    release: bool,  # noqa: FBT001
-    delete: bool,  # noqa: FBT001
-    postpone: float | None,
-    retag: str | None,
+    change: GivenChange | None,
     dry_run: bool,  # noqa: FBT001
     yes: bool,  # noqa: FBT001
     tags: tuple[str, ...],
@@ -103,35 +126,18 @@ def search(
         error,
         contains,
     )
-    action = _action(redrive=redrive, release=release, delete=delete, postpone=postpone, retag=retag)
     with opened_queue(queue, **where) as opened:
-        if action is None:
+        if change is None:
             return _find(opened, wanted, limit, after, as_json=as_json)
-        eta = None if postpone is None else moved(now, postpone)
-        change = MatchingChange(opened, action, wanted, eta, retag or None)
-        return _change(change, dry_run=dry_run, is_agreed=yes, as_json=as_json)
+        eta = moved(now, float(change.value)) if change.gives == "eta" else None
+        tag = str(change.value) if change.gives == "tag" else None
+        steps = MatchingChange(opened, change.action, wanted, eta, tag or None)
+        return _change(steps, dry_run=dry_run, is_agreed=yes, as_json=as_json)
 
 
 def _ago(now: Instant, seconds: float) -> Instant:
     """Return an instant that is over for so long, not before the epoch."""
     return max(Instant(0), moved(now, -seconds))
-
-
-def _action(*, redrive: bool, release: bool, delete: bool, postpone: float | None, retag: str | None) -> Action | None:
-    given: list[Action] = []
-    if redrive:
-        given.append("redrive")
-    if release:
-        given.append("release")
-    if delete:
-        given.append("delete")
-    if postpone is not None:
-        given.append("postpone")
-    if retag is not None:
-        given.append("retag")
-    if len(given) > 1:
-        raise click.UsageError(f"{' and '.join(f'--{one}' for one in given)}: give one of them")
-    return given[0] if given else None
 
 
 def _find(queue: Queue, wanted: Search, limit: int, after: int, *, as_json: bool) -> int:
@@ -155,7 +161,7 @@ def _find(queue: Queue, wanted: Search, limit: int, after: int, *, as_json: bool
 
 def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: bool) -> int:
     matched = scanned = 0
-    as_of = None
+    as_of, about = None, CHANGES[change.action]
     if dry_run or not is_agreed:
         for batch in change.steps(dry_run=True):
             as_of = batch.as_of if as_of is None else as_of
@@ -166,7 +172,7 @@ def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: 
         if as_json:
             print_json({"matched": matched, "changed": 0})
         else:
-            echo(f"{counted(matched, 'task')} of {change.queue.name} would be {CHANGED[change.action]}")
+            echo(f"{counted(matched, 'task')} of {change.queue.name} would be {about.done}")
         return exits.OK if matched else exits.NEGATIVE
     if not is_agreed and matched:
         question = f"{counted(matched, 'task')} of {change.queue.name} match: {change.action} them?"
@@ -177,13 +183,12 @@ def _change(change: MatchingChange, *, dry_run: bool, is_agreed: bool, as_json: 
         matched, changed = matched + batch.matched, changed + batch.changed
         if batch.next_after is not None:
             of = f" of {total:,}" if total else ""
-            _progress(f"{changed:,}{of} {CHANGED[change.action]}")
+            _progress(f"{changed:,}{of} {about.done}")
     if as_json:
         print_json({"matched": matched, "changed": changed})
     else:
-        why = "are leased, or had that tag" if change.action == "retag" else "had moved on"
-        left = f"; {matched - changed:,} {why}" if matched > changed else ""
-        echo(f"{counted(changed, 'task')} {CHANGED[change.action]}{left}")
+        left = f"; {matched - changed:,} {about.left}" if matched > changed else ""
+        echo(f"{counted(changed, 'task')} {about.done}{left}")
     return exits.OK if changed else exits.NEGATIVE
 
 

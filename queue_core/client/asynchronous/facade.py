@@ -16,11 +16,15 @@ from queue_core.task import ALL_STATES, ANY, Lease, NewTask, QueueSpec, TagFilte
 from queue_core.verbs import Added, Busy, Observation, ObservationQuery, Page, Renewed, Storage
 
 if TYPE_CHECKING:
-    from queue_core.unit import queue_verbs, registration_verbs, store_verbs
-    from queue_core.verbs.criteria import Action, MatchedBatch, Search, SearchPage
+    from queue_core.unit import queue_verbs, registration_verbs, search_verbs, store_verbs
+    from queue_core.verbs import criteria
+    from queue_core.verbs.criteria import MatchedBatch, Search, SearchPage
+    from queue_core.verbs.matching import Action
     from queue_core.verbs.registration import Registration
 else:
+    criteria = LazyModule("queue_core.verbs.criteria")
     queue_verbs = LazyModule("queue_core.unit.queue_verbs")
+    search_verbs = LazyModule("queue_core.unit.search_verbs")
     store_verbs = LazyModule("queue_core.unit.store_verbs")
     registration_verbs = LazyModule("queue_core.unit.registration_verbs")
 T = TypeVar("T")

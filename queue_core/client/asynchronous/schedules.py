@@ -1,19 +1,15 @@
 """The verbs of `Schedules` as coroutines.
 
-Written by `python -m tests.support.async_facade`: edit queue_core/schedules/report.py instead, and run it again.
+Written by `python -m tests.support.async_facade`: edit queue_core/client/schedules.py instead, and run it again.
 """
 
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from queue_core.client.asynchronous.calls import ThreadedCalls
+from queue_core.client.schedules import Schedules
 from queue_core.schedules.book import ScheduleChanges
-from queue_core.schedules.report import (
-    AddedTick,
-    Schedules,
-    ScheduleStatus,
-    TickReport,
-)
+from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
 from queue_core.schedules.schedule import Schedule
 
 T = TypeVar("T")

@@ -9,22 +9,25 @@ from queue_core.console.call import PageCall, whole_task
 from queue_core.console.command_examples import filter_examples
 from queue_core.console.errors_by_class import ErrorGroup, error_groups
 from queue_core.console.matching import (
-    CHANGES,
     SCAN,
     FilterError,
     body_of,
+    change_of,
     duration_of,
     filter_of,
     instant_in,
     is_search,
     matched,
     query_of,
+    words_of,
 )
-from queue_core.console.pages.page import Act, ConsolePage
+from queue_core.console.pages.page import Act, ConsolePage, act_of
 from queue_core.console.pages.trends import rates_of_queues, trends_of_queues
 from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
 from queue_core.process.wording import counted
+from queue_core.unit.queue_verbs import Pause, Resume
+from queue_core.verbs.matching import CHANGES, Action
 from queue_core.verbs.wire import Json
 
 QUEUES_ON_A_PAGE: Final = 100
@@ -118,13 +121,13 @@ async def tasks(call: PageCall) -> Mapping[str, object]:
 
 async def matching(call: PageCall) -> Mapping[str, object]:
     """Count what a filter matches, before anything of it is changed."""
-    head, wanted, change = await _head(call), filter_of(dict(call.query)), call.one("change")
+    head, wanted, asked = await _head(call), filter_of(dict(call.query)), call.one("change")
     shown: dict[str, object] = {
         **head,
         "tab": "tasks",
         "wanted": wanted,
-        "changes": CHANGES,
-        "change": change,
+        "changes": {name: words_of(name) for name in CHANGES},
+        "change": asked,
         "found": None,
         "problem": "",
         "postpone": call.one("postpone"),
@@ -132,7 +135,7 @@ async def matching(call: PageCall) -> Mapping[str, object]:
         "counted_at": round(call.now_seconds * 1e6),
         "matching_query": query_of(wanted),
     }
-    if change not in CHANGES:
+    if (change := change_of(asked)) is None:
         return shown
     if problem := _hidden_criterion(call, wanted):
         return {**shown, "problem": problem}
@@ -151,11 +154,12 @@ def _hidden_criterion(call: PageCall, wanted: Mapping[str, str]) -> str:
     return ""
 
 
-def _values_of(call: PageCall, change: str, *, postpone: str, new_tag: str) -> Json:
+def _values_of(call: PageCall, change: Action, *, postpone: str, new_tag: str) -> Json:
     """Return what a change gives to tasks. Raises `FilterError`."""
-    if change == "postpone":
+    gives = CHANGES[change].gives
+    if gives == "eta":
         return {"eta": round((call.now_seconds + duration_of("postpone", postpone)) * 1e6)}
-    return {"new_tag": new_tag or None} if change == "retag" else {}
+    return {"new_tag": new_tag or None} if gives == "tag" else {}
 
 
 async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
@@ -163,9 +167,9 @@ async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
 
     Ages in the filter are those of that instant too, by the clock of this console.
     """
-    queue, change, wanted = call.path["queue"], form.get("change", ""), filter_of(form)
-    if change not in CHANGES:
-        raise refused(f"there is no change called {change[:40]!r}")
+    queue, asked, wanted = call.path["queue"], form.get("change", ""), filter_of(form)
+    if (change := change_of(asked)) is None:
+        raise refused(f"there is no change called {asked[:40]!r}")
     if problem := _hidden_criterion(call, wanted):
         raise refused(problem, status=403)
     try:
@@ -175,7 +179,9 @@ async def change_matching(call: PageCall, form: Mapping[str, str]) -> str:
     except FilterError as error:
         raise refused(str(error)) from None
     found = await matched(call, queue, change, body, dry_run=False)
-    said = f"{counted(found.changed, 'task')} of {queue} {'is' if found.changed == 1 else 'are'} {CHANGES[change][1]}."
+    said = (
+        f"{counted(found.changed, 'task')} of {queue} {'is' if found.changed == 1 else 'are'} {CHANGES[change].done}."
+    )
     return said if found.is_whole else f"{said} More match: do it again for the rest."
 
 
@@ -238,20 +244,6 @@ async def settings(call: PageCall) -> Mapping[str, object]:
     return {**await _head(call), "tab": "settings"}
 
 
-async def pause(call: PageCall, _form: Mapping[str, str]) -> str:
-    """Grant no more leases of a queue."""
-    queue = call.path["queue"]
-    await call.post(_path(queue, "/pause"))
-    return f"Queue {queue} is paused: workers get no tasks from it until it is resumed."
-
-
-async def resume(call: PageCall, _form: Mapping[str, str]) -> str:
-    """Grant leases of a queue again."""
-    queue = call.path["queue"]
-    await call.post(_path(queue, "/resume"))
-    return f"Queue {queue} resumed."
-
-
 async def redrive(call: PageCall, form: Mapping[str, str]) -> str:
     """Make the tasks of one class of errors that were dead when they were counted ready again, in batches.
 
@@ -300,8 +292,8 @@ PAGES: Final = (
     ConsolePage(f"{_OF_QUEUE}/settings", "Settings", "queues", "queue_settings.html", settings, is_live=False),
 )
 ACTIONS: Final[dict[str, Act]] = {
-    f"{_OF_QUEUE}/pause": pause,
-    f"{_OF_QUEUE}/resume": resume,
+    f"{_OF_QUEUE}/pause": act_of(Pause),
+    f"{_OF_QUEUE}/resume": act_of(Resume),
     f"{_OF_QUEUE}/dead/redrive": redrive,
     f"{_OF_QUEUE}/matching": change_matching,
 }

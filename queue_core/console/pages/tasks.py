@@ -8,7 +8,7 @@ from typing import Final, cast
 from queue_core.console.api import ApiProblemError, ApiReply, quoted, refused
 from queue_core.console.call import PageCall, whole_task
 from queue_core.console.command_examples import task_examples
-from queue_core.console.matching import CHANGES, FilterError, duration_of, matched
+from queue_core.console.matching import FilterError, duration_of, matched, state_of
 from queue_core.console.pages.page import Act, ConsolePage, Give
 from queue_core.console.payload import hidden_payload, is_redacted, shown_payload
 from queue_core.console.served_tags import unserved_sentence
@@ -17,6 +17,7 @@ from queue_core.console.timeline import timeline
 from queue_core.limits import MAX_PAYLOAD_BYTES
 from queue_core.process.wording import shown_setting
 from queue_core.task import CELERY_ID_FORM
+from queue_core.verbs.matching import Action
 from queue_core.verbs.wire import Json
 
 _WAITING: Final = frozenset({"ready", "held", "delayed"})
@@ -77,12 +78,12 @@ async def _named_by_celery(call: PageCall, queue: str, celery_id: str, leases: l
     return str(leases[0]["name"]) if leases else ""
 
 
-async def _change(call: PageCall, change: str, more: Json) -> None:
+async def _change(call: PageCall, change: Action, more: Json) -> None:
     """Change this task, if its state still allows it. Raises `ApiProblemError`."""
     queue, name = call.path["queue"], call.path["task"]
     done = await matched(call, queue, change, {"names": [name], **more}, dry_run=False)
     if not done.changed:
-        state = CHANGES[change][2].replace("_", " ")
+        state = state_of(change).replace("_", " ")
         raise refused(f"Task {name} is no longer {state or 'there'}: nothing was changed.", status=409)
 
 

@@ -17,6 +17,7 @@ from queue_core.server.callers.auth import Principal, check_role
 from queue_core.task import NewTask, QueueSpec
 from queue_core.unit.every_verb import VERBS
 from queue_core.unit.unit_of_work import UnitOfWork
+from queue_core.verbs.matching import CHANGES, permission_of
 from queue_core.verbs.roles import Access
 
 VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
@@ -35,23 +36,16 @@ VERB_OF_ACCESS: Mapping[Access, str] = MappingProxyType(
 ACCESS_OF_VERB: Mapping[str, Access] = MappingProxyType(
     {
         "add": "insert",
-        "run": "insert",
         "lease": "lease",
         "exchange": "lease",
         "renew": "update",
         "release": "update",
         "delete": "delete",
         "wait": "look",
-        "schedules": "look",
-        "search": "list",
         "events": "list",
         "operate": "update",
         "kill": "update",
-        "release-matching": "update",
-        "redrive-matching": "update",
-        "postpone-matching": "update",
-        "retag-matching": "update",
-        "delete-matching": "delete",
+        **{permission_of(name): action.access for name, action in CHANGES.items()},
         **{verb.permission: verb.access for verb in VERBS if verb.access is not None},
     }
 )

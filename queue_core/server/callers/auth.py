@@ -15,6 +15,7 @@ from queue_core.process.loopback import is_loopback
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.server.base.problems import Problem, given_twice, refusal
 from queue_core.unit.every_verb import VERBS
+from queue_core.verbs.matching import CHANGES, permission_of
 from queue_core.verbs.roles import ADD, ADMINISTER, INSPECT, OPERATE, READ, WORK, Role
 
 Headers = Sequence[tuple[bytes, bytes]]
@@ -31,20 +32,11 @@ REQUIRED_ROLES: Mapping[str, Role] = MappingProxyType(
         "wait": READ,
         "events": INSPECT,
         "register-worker": WORK,
-        "search": INSPECT,
-        "release-matching": OPERATE,
-        "redrive-matching": OPERATE,
-        "postpone-matching": OPERATE,
-        "retag-matching": OPERATE,
-        "delete-matching": ADMINISTER,
         "backup": ADMINISTER,
         "vacuum": ADMINISTER,
-        "schedules": READ,
-        "declare-schedules": ADMINISTER,
-        "add-ticks": ADMINISTER,
-        "run": ADD | Role.OPERATOR,
         "operate": OPERATE,
         "kill": ADMINISTER,
+        **{permission_of(name): action.role for name, action in CHANGES.items()},
         **{verb.permission: verb.role for verb in VERBS},
     }
 )
@@ -79,9 +71,7 @@ MAX_GRANTED = 1_000
 ANONYMOUS_ADMIN = Principal(Role.ADMIN)
 
 
-OF_ALL_QUEUES: Final = frozenset(
-    ["backup", "declare-schedules", "add-ticks", "vacuum"] + [verb.permission for verb in VERBS if verb.access is None]
-)
+OF_ALL_QUEUES: Final = frozenset(["backup", "vacuum"] + [verb.permission for verb in VERBS if verb.access is None])
 """Verbs that concern the whole store: a token for some queues is refused."""
 
 

@@ -11,8 +11,8 @@ from queue_core.server.v1 import handlers, schedules, search
 from queue_core.server.v1.endpoint import Endpoint, Handler, Parameter
 from queue_core.server.v1.verb_endpoints import Served, endpoint_of
 from queue_core.unit import queue_verbs, store_verbs
-from queue_core.unit.queue_verbs import ReadStats, ReadTagStats
-from queue_core.unit.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
+from queue_core.unit.queue_verbs import Peek, ReadStats, ReadTagStats
+from queue_core.unit.store_verbs import DeleteQueue, Observe, ReleaseWorker, RetireWorker
 from queue_core.unit.verb import Verb
 
 _TAGS = (
@@ -27,7 +27,6 @@ _LIMIT_WORKERS = Parameter("limit", {"type": "integer", "minimum": 1, "maximum":
 _FOLLOW = Parameter("follow", {"enum": ["true"]}, "Continue for ever, as server-sent events.")
 
 _QUEUE = "/v1/queues/{queue}"
-_SCHEDULE = "/v1/schedules/{schedule}"
 
 
 def _regular(
@@ -57,12 +56,19 @@ def _fast(verb: str, summary: str, takes: type[schemas.RequestBody], answers: ty
 _SERVED: Mapping[type[Verb[Any]], Served[Any]] = {
     ReadStats: Served(query=_TAGS),
     ReadTagStats: Served(query=(_AFTER_TAG, _LIMIT)),
+    Peek: Served(
+        schemas.PeekRequest,
+        handlers.read_peek,
+        answers=schemas.TaskPage,
+        out=lambda _core, _verb, page: schemas.page_out(page),
+    ),
+    Observe: Served(schemas.ObserveRequest, handlers.read_observe, out=handlers.with_lease_calls),
     DeleteQueue: Served(then=handlers.forget_queue),
     RetireWorker: Served(then=handlers.wake_retired),
     ReleaseWorker: Served(
         reports.ReleaseWorkerRequest,
         lambda call: ReleaseWorker(call.path["worker"], call.read(reports.ReleaseWorkerRequest).value()),
-        handlers.wake_released,
+        then=handlers.wake_released,
     ),
 }
 """The parts of some verbs' endpoints that only the server knows."""
@@ -80,29 +86,9 @@ ENDPOINTS = (
     _fast("delete", "Delete finished tasks, and add follow-up tasks.", schemas.DeleteRequest, schemas.AddedTasks),
     _post(f"{_QUEUE}/release", "Release leases.", handlers.release, reports.ReleaseRequest),
     *_of_verbs(queue_verbs.SERVED),
-    _post(f"{_QUEUE}/peek", "Show tasks.", handlers.peek, schemas.PeekRequest),
-    _post(f"{_QUEUE}/search", "Find tasks, by what they went through.", search.search, search.SearchRequest),
-    _post(
-        f"{_QUEUE}/release-matching",
-        "Give back leases of all that match.",
-        search.release_matching,
-        search.ChangeRequest,
-    ),
-    _post(f"{_QUEUE}/redrive-matching", "Redrive all that match.", search.redrive_matching, search.ChangeRequest),
-    _post(f"{_QUEUE}/postpone-matching", "Postpone all that match.", search.postpone_matching, search.PostponeRequest),
-    _post(
-        f"{_QUEUE}/retag-matching",
-        "Give all that match and are not leased another tag.",
-        search.retag_matching,
-        search.RetagRequest,
-    ),
-    _post(f"{_QUEUE}/delete-matching", "Delete all that match.", search.delete_matching, search.ChangeRequest),
-    _post(
-        f"{_QUEUE}/observe",
-        "Return what scaling a pool needs: counts, leases, samples, workers.",
-        handlers.observe,
-        schemas.ObserveRequest,
-    ),
+    *_of_verbs((Peek,)),
+    *search.ENDPOINTS,
+    *_of_verbs((Observe,)),
     _regular("GET", "/v1/queues", "List all queues with their settings.", "queues", handlers.list_queues),
     _regular(
         "GET", "/v1/stats", "Return counts and totals of all queues, at one instant.", "stats", handlers.all_stats
@@ -164,26 +150,7 @@ ENDPOINTS = (
         handlers.vacuum,
         schemas.EmptyBody,
     ),
-    _regular(
-        "GET",
-        "/v1/schedules",
-        "List all schedules, with their next and last ticks.",
-        "schedules",
-        schedules.list_schedules,
-    ),
-    _regular(
-        "PUT",
-        "/v1/schedules",
-        "Declare all schedules of a supervisor.",
-        "declare-schedules",
-        schedules.declare_schedules,
-        schedules.DeclareSchedulesRequest,
-        max_body_bytes=schedules.MAX_BODY_BYTES,
-    ),
-    _post("/v1/schedules/add-ticks", "Add the tasks of due ticks.", schedules.add_ticks, schemas.EmptyBody),
-    _post(f"{_SCHEDULE}/run", "Add a task of a schedule now.", schedules.run_schedule, schemas.EmptyBody),
-    _post(f"{_SCHEDULE}/pause", "Add no more ticks.", schedules.pause_schedule, schemas.EmptyBody),
-    _post(f"{_SCHEDULE}/resume", "Add ticks again.", schedules.resume_schedule, schemas.EmptyBody),
+    *schedules.ENDPOINTS,
     _post("/v1/wait", "Wait until a task is ready.", handlers.wait, schemas.WaitRequest),
     _regular(
         "GET",

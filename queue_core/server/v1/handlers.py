@@ -33,7 +33,8 @@ from queue_core.unit import present_workers as present
 from queue_core.unit import registration_verbs
 from queue_core.unit.once import once
 from queue_core.unit.pieces import CallProgress, RunPiece, failed_after, piece_after
-from queue_core.unit.store_verbs import DeleteQueue, ReleaseWorker, RetireWorker
+from queue_core.unit.queue_verbs import Peek
+from queue_core.unit.store_verbs import DeleteQueue, Observe, ObserveMany, ReleaseWorker, RetireWorker
 from queue_core.unit.unit_of_work import UnitOfWork
 from queue_core.verbs import ClientCall, Observation, answers, meaning_of
 from queue_core.verbs.registration import MAX_REGISTRATION_SECONDS, WORKERS
@@ -205,7 +206,7 @@ async def set_queue(core: ServerState, call: EndpointCall) -> answers.Created:
     return {"created": created}
 
 
-def forget_queue(core: ServerState, verb: DeleteQueue, _count: int) -> None:
+def forget_queue(core: ServerState, _call: EndpointCall, verb: DeleteQueue, _count: int) -> None:
     """Let waiting calls learn that their queue is gone."""
     core.access.forget(verb.queue)
     core.waiting.retry_queue(verb.queue)
@@ -254,32 +255,19 @@ def _listed(patterns: Sequence[str] | None) -> list[str] | None:
     return None if patterns is None else list(patterns)
 
 
-async def peek(core: ServerState, call: EndpointCall) -> schemas.TaskPage:
-    params = call.read(schemas.PeekRequest)
-    tags, states = params.filter(), params.wanted()
-    page = await core.read(
-        lambda work: work.peek(
-            call.queue,
-            tags=tags,
-            states=states,
-            names=params.names,
-            after=params.after,
-            limit=params.limit,
-            payload_bytes=params.payload_bytes,
-        )
-    )
-    return schemas.page_out(page)
+def read_peek(call: EndpointCall) -> Peek:
+    given = call.read(schemas.PeekRequest)
+    return Peek(call.queue, given.filter(), given.wanted(), given.names, given.after, given.limit, given.payload_bytes)
 
 
-async def observe(core: ServerState, call: EndpointCall) -> Observation:
-    params = call.read(schemas.ObserveRequest)
-    tags = params.filter()
-    observation = await core.read(
-        lambda work: work.observe(
-            call.queue, tags=tags, after=params.after, workers=params.workers, ahead_seconds=params.ahead_seconds
-        )
-    )
-    return replace(observation, heard=_present_workers(core, call.queue, params.workers))
+def read_observe(call: EndpointCall) -> Observe:
+    given = call.read(schemas.ObserveRequest)
+    return Observe(call.queue, given.filter(), given.after, given.workers, given.ahead_seconds)
+
+
+def with_lease_calls(core: ServerState, verb: Observe, found: Observation) -> Observation:
+    """Return an observation with the lease calls that this server knows."""
+    return replace(found, heard=_present_workers(core, verb.queue, verb.workers))
 
 
 async def observe_many(core: ServerState, call: EndpointCall) -> schemas.ObservationsOut:
@@ -288,7 +276,7 @@ async def observe_many(core: ServerState, call: EndpointCall) -> schemas.Observa
 
     def read(work: UnitOfWork) -> list[Observation | None]:
         core.access.check_each(work, call.principal, names, "list")
-        return [work.observe_if_exists(query) for query in queries]
+        return ObserveMany(queries).run(work)
 
     found = await core.read(read)
     observations = [
@@ -332,13 +320,13 @@ async def visible_events(
 # -- supervisors ----------------------------------------------------------------------------------------------------
 
 
-def wake_retired(core: ServerState, verb: RetireWorker, retired: bool) -> None:  # noqa: FBT001 - the verb's result
+def wake_retired(core: ServerState, _call: EndpointCall, verb: RetireWorker, retired: object) -> None:
     """End the waiting calls of a worker that was fenced."""
     if retired or verb.busy == "finish":
         core.waiting.retry_worker(verb.worker)
 
 
-def wake_released(core: ServerState, verb: ReleaseWorker, _finished: object) -> None:
+def wake_released(core: ServerState, _call: EndpointCall, verb: ReleaseWorker, _finished: object) -> None:
     """End the waiting calls of a worker that is dead."""
     core.waiting.retry_worker(verb.worker)
 

@@ -2,26 +2,32 @@
 
 from base64 import b64decode
 from binascii import Error as Base64Error
-from typing import Protocol, TypeVar
+from typing import Any, Final
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
-from queue_core.clock import Instant
 from queue_core.errors import InvalidRequestError, UnknownScheduleError
-from queue_core.schedules.book import MAX_SCHEDULES, ScheduleChanges
+from queue_core.schedules.book import MAX_SCHEDULES
 from queue_core.schedules.check import MAX_SCHEDULE_PAYLOAD_BYTES
-from queue_core.schedules.report import AddedTick, ScheduleStatus, TickReport
+from queue_core.schedules.report import ScheduleStatus
 from queue_core.schedules.schedule import CatchUp, Overlap, Schedule
-from queue_core.server.schemas import RequestBody
+from queue_core.server.schemas import RequestBody, response
 from queue_core.server.state import ServerState
-from queue_core.server.v1.handlers import EndpointCall, change, log_change
-from queue_core.unit import schedules as schedule_verbs
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.server.v1.handlers import EndpointCall
+from queue_core.server.v1.verb_endpoints import Served, endpoint_of
+from queue_core.unit.schedule_verbs import (
+    AddTicks,
+    DeclareSchedules,
+    ListSchedules,
+    PauseSchedule,
+    ResumeSchedule,
+    RunSchedule,
+    ScheduleList,
+)
+from queue_core.unit.schedules import read_book
 from queue_core.unit.unit_of_work import UnitOfWork
-from queue_core.verbs.roles import Access
-
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
+from queue_core.unit.verb import Verb
 
 MAX_BODY_BYTES = 16 << 20
 """Bytes of a declaration of all schedules."""
@@ -62,73 +68,29 @@ class DeclareSchedulesRequest(RequestBody):
     keep: tuple[str, ...] = Field((), strict=False)
 
 
-class ScheduleList(TypedDict):
-    """All schedules, by name."""
-
-    schedules: list[ScheduleStatus]
+def read_declaration(call: EndpointCall) -> DeclareSchedules:
+    given = call.read(DeclareSchedulesRequest)
+    return DeclareSchedules([one.value() for one in given.schedules], given.keep)
 
 
 async def list_schedules(core: ServerState, call: EndpointCall) -> ScheduleList:
-    now, caller = _now(core), call.principal
+    caller = call.principal
 
     def read(work: UnitOfWork) -> list[ScheduleStatus]:
-        found = schedule_verbs.list_schedules(work, now=now)
+        found = ListSchedules().run(work)
         return [one for one in found if core.access.may(work, caller, one.queue, "look")]
 
     return {"schedules": await core.read(read)}
 
 
-async def declare_schedules(core: ServerState, call: EndpointCall) -> ScheduleChanges:
-    params, now = call.read(DeclareSchedulesRequest), _now(core)
-    schedules = [one.value() for one in params.schedules]
-    return await change(
-        core,
-        call,
-        ScheduleChanges,
-        lambda work: schedule_verbs.declare_schedules(work, schedules, keep=params.keep, now=now),
-    )
-
-
-async def add_ticks(core: ServerState, call: EndpointCall) -> TickReport:  # noqa: ARG001 - a handler
-    now = _now(core)
-    return await core.committer.run(lambda work: schedule_verbs.add_ticks(work, now=now))
-
-
-async def run_schedule(core: ServerState, call: EndpointCall) -> AddedTick:
-    return await _change_one(core, call, "run", "insert", AddedTick, schedule_verbs.run_schedule)
-
-
-async def pause_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
-    return await _change_one(core, call, "pause", "update", ScheduleStatus, schedule_verbs.pause_schedule)
-
-
-async def resume_schedule(core: ServerState, call: EndpointCall) -> ScheduleStatus:
-    return await _change_one(core, call, "resume", "update", ScheduleStatus, schedule_verbs.resume_schedule)
-
-
-class _OfOneSchedule(Protocol[R_co]):
-    """A verb of one schedule."""
-
-    def __call__(self, work: UnitOfWork, name: str, *, now: Instant) -> R_co: ...
-
-
-async def _change_one(
-    core: ServerState, call: EndpointCall, action: str, access: Access, result: type[R], verb: _OfOneSchedule[R]
-) -> R:
-    now, name = _now(core), call.path["schedule"]
-    await _check(core, call, access)
-    done = await change(core, call, result, lambda work: verb(work, name, now=now))
-    log_change(call, f"{action} schedule")
-    return done
-
-
-async def _check(core: ServerState, call: EndpointCall, access: Access) -> None:
+async def check_schedule_access(core: ServerState, call: EndpointCall, verb: Verb[Any]) -> None:
     """Raise `UnknownScheduleError` for a schedule that the caller may not see, `PermissionDeniedError` for an access
     that it has not."""
-    name, caller = call.path["schedule"], call.principal
+    name, caller, access = call.path["schedule"], call.principal, verb.access
+    assert access is not None
 
     def check(work: UnitOfWork) -> None:
-        known = schedule_verbs.read_book(work).schedules
+        known = read_book(work).schedules
         if name in known and not core.access.may(work, caller, known[name].queue, access):
             seen = [one for one in sorted(known) if core.access.may(work, caller, known[one].queue, "look")]
             if name in seen:
@@ -139,5 +101,18 @@ async def _check(core: ServerState, call: EndpointCall, access: Access) -> None:
         await core.read(check)
 
 
-def _now(core: ServerState) -> Instant:
-    return schedule_verbs.wall_clock(core.service.clock)
+_OF_ONE: Final[Served[Any]] = Served(before=check_schedule_access)
+ENDPOINTS: Final = (
+    Endpoint(
+        "GET",
+        ListSchedules.path,
+        ListSchedules.summary,
+        ListSchedules.permission,
+        list_schedules,
+        None,
+        response(ScheduleList),
+    ),
+    endpoint_of(DeclareSchedules, Served(DeclareSchedulesRequest, read_declaration, max_body_bytes=MAX_BODY_BYTES)),
+    endpoint_of(AddTicks, Served()),
+    *(endpoint_of(kind, _OF_ONE) for kind in (RunSchedule, PauseSchedule, ResumeSchedule)),
+)

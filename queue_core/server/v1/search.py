@@ -4,7 +4,9 @@ One call looks at a bounded number of tasks, a page at a time, so that other cal
 the cursor of the answer, and knows from `scanned` and `total` how far it is.
 """
 
-from typing import Annotated
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Final
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -17,20 +19,12 @@ from queue_core.log import get_logger
 from queue_core.server.base import events
 from queue_core.server.schemas import Tagged, TaskOut, task_out
 from queue_core.server.state import ServerState
-from queue_core.server.v1.handlers import EndpointCall, in_pieces
-from queue_core.unit.searches import Total, change_pieces, keep_plan, plan_of, read_page, total_of
-from queue_core.verbs.criteria import (
-    MAX_SCANNED,
-    NO_VALUES,
-    SCANNED,
-    Action,
-    ChangeTo,
-    MatchedBatch,
-    Scan,
-    Search,
-    check_action,
-    check_search,
-)
+from queue_core.server.v1.endpoint import Endpoint
+from queue_core.server.v1.handlers import EndpointCall
+from queue_core.server.v1.verb_endpoints import Served, endpoint_of
+from queue_core.unit.search_verbs import ChangeMatching, FindTasks
+from queue_core.verbs.criteria import MAX_SCANNED, NO_VALUES, SCANNED, ChangeTo, MatchedBatch, Search, SearchPage
+from queue_core.verbs.matching import CHANGES, Action, Given, permission_of
 from queue_core.verbs.roles import Role
 from queue_core.verbs.wire import STATES, StateName
 
@@ -89,17 +83,32 @@ class ChangeRequest(MatchingRequest):
 
     dry_run: bool = Field(True, description="Only count.")  # noqa: FBT003 - pydantic's
 
+    def to(self) -> ChangeTo:
+        """Return what the change gives to tasks."""
+        return NO_VALUES
+
 
 class PostponeRequest(ChangeRequest):
     """The same, for a postponement."""
 
     eta: int = Field(ge=0, le=MAX_INTEGER, description="The new eta of each task, in microseconds since the epoch.")
 
+    def to(self) -> ChangeTo:
+        """See `ChangeRequest.to`."""
+        return ChangeTo(eta=Instant(self.eta))
+
 
 class RetagRequest(ChangeRequest):
     """The same, for another tag. Leased tasks match, and are left as they are."""
 
     new_tag: str | None = Field(description="The tag that they get; null: none.")
+
+    def to(self) -> ChangeTo:
+        """See `ChangeRequest.to`."""
+        return ChangeTo(tag=self.new_tag)
+
+
+_REQUESTS: Mapping[Given, type[ChangeRequest]] = {"": ChangeRequest, "eta": PostponeRequest, "tag": RetagRequest}
 
 
 class FoundTasks(TypedDict):
@@ -111,24 +120,23 @@ class FoundTasks(TypedDict):
     total: Annotated[int, Field(description="Tasks of these tags and states that there are.")]
 
 
-async def search(core: ServerState, call: EndpointCall) -> FoundTasks:
-    params = call.read(SearchRequest)
-    _check_contains(core, call, params)
-    scan = Scan(
-        params.search(), after=params.after, limit=params.limit, most=params.scan, payload_bytes=params.payload_bytes
-    )
-    total = await _run(core, call.queue, scan)
-    tasks = [task_out(task) for task in scan.found]
-    return {"tasks": tasks, "next_after": scan.next_after, "scanned": scan.scanned, "total": total.tasks}
+def read_search(call: EndpointCall) -> FindTasks:
+    given = call.read(SearchRequest)
+    return FindTasks(call.queue, given.search(), given.after, given.limit, given.scan, given.payload_bytes)
 
 
-def _check_contains(core: ServerState, call: EndpointCall, params: MatchingRequest) -> None:
+def found_tasks(_core: ServerState, _verb: FindTasks, page: SearchPage) -> FoundTasks:
+    tasks = [task_out(task) for task in page.tasks]
+    return {"tasks": tasks, "next_after": page.next_after, "scanned": page.scanned, "total": page.total}
+
+
+async def check_contains(core: ServerState, call: EndpointCall, verb: FindTasks | ChangeMatching) -> None:
     """Raise `PermissionDeniedError` for a search in payloads by a caller from whom pages hide them, or parts of them.
 
     Who may not read a payload could find it out by searching, a character at a time.
     """
     role, options = call.principal.role, core.options
-    if not params.contains or role & (Role.WORKER | Role.ADMIN):
+    if not verb.wanted.contains or role & (Role.WORKER | Role.ADMIN):
         return
     hides_all = not options.console_payloads and not role & Role.OPERATOR
     if hides_all or options.console_redact:
@@ -138,50 +146,27 @@ def _check_contains(core: ServerState, call: EndpointCall, params: MatchingReque
         )
 
 
-async def release_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
-    return await _change(core, call, "release", call.read(ChangeRequest))
+def log_matching(_core: ServerState, call: EndpointCall, verb: ChangeMatching, batch: MatchedBatch) -> None:
+    if batch.changed:
+        log.info(events.TASKS_CHANGED, queue=call.queue, action=verb.action, tasks=batch.changed, by=call.who)
 
 
-async def delete_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
-    return await _change(core, call, "delete", call.read(ChangeRequest))
+def matching_endpoint(action: Action) -> Endpoint:
+    """Return the endpoint of a change of all that match."""
+    about, permission = CHANGES[action], permission_of(action)
+    takes = _REQUESTS[about.gives]
+
+    def make(call: EndpointCall) -> ChangeMatching:
+        given = call.read(takes)
+        return ChangeMatching(call.queue, action, given.search(), given.dry_run, given.after, given.scan, given.to())
+
+    made = endpoint_of(ChangeMatching, Served(takes, make, check_contains, log_matching))
+    path = made.path.replace("{action}-matching", permission)
+    operation = permission.replace("-", "_")
+    return replace(made, path=path, summary=about.summary, permission=permission, operation=operation)
 
 
-async def redrive_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
-    return await _change(core, call, "redrive", call.read(ChangeRequest))
-
-
-async def postpone_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
-    params = call.read(PostponeRequest)
-    return await _change(core, call, "postpone", params, to=ChangeTo(eta=Instant(params.eta)))
-
-
-async def retag_matching(core: ServerState, call: EndpointCall) -> MatchedBatch:
-    params = call.read(RetagRequest)
-    return await _change(core, call, "retag", params, to=ChangeTo(tag=params.new_tag))
-
-
-async def _change(
-    core: ServerState, call: EndpointCall, action: Action, params: ChangeRequest, *, to: ChangeTo = NO_VALUES
-) -> MatchedBatch:
-    _check_contains(core, call, params)
-    check_action(action, to)
-    wanted = params.search().within(action)
-    scan = Scan(wanted, after=params.after, limit=limits.MAX_PEEK_TASKS, most=params.scan)
-    found = plan_of(scan, await _run(core, call.queue, scan))
-    if params.dry_run:
-        return found.batch
-    client = call.client_call
-    plan = await core.committer.run(lambda work: keep_plan(work, client, found))
-    changed = await in_pieces(core, client, change_pieces(call.queue, action, wanted, plan, to=to, by=call.who))
-    if changed:
-        log.info(events.TASKS_CHANGED, queue=call.queue, action=action, tasks=changed, by=call.who)
-    return plan.answer(changed)
-
-
-async def _run(core: ServerState, queue: str, scan: Scan) -> Total:
-    """Search, and return how many tasks there are to search."""
-    check_search(scan.search)
-    total = await core.read(lambda work: total_of(work, queue, scan.search))
-    while scan.goes_on:
-        scan.take(await core.read(lambda work: read_page(work, queue, scan)))
-    return total
+ENDPOINTS: Final = (
+    endpoint_of(FindTasks, Served(SearchRequest, read_search, check_contains, answers=FoundTasks, out=found_tasks)),
+    *(matching_endpoint(action) for action in CHANGES),
+)

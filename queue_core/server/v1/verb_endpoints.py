@@ -1,6 +1,6 @@
 """The endpoints of verbs: path, permission, request, response and handler of each follow from its value (ADR 133)."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Generic, TypeVar, cast, get_type_hints
 
@@ -8,13 +8,24 @@ import pydantic
 
 from queue_core.server.callers.access import check_whole_store
 from queue_core.server.commit.group_commit import MANY_TASKS_BYTES
+from queue_core.server.fast_path import MAX_PLAIN_BODY_BYTES
 from queue_core.server.schemas import EmptyBody, RequestBody, Tagged, response
 from queue_core.server.state import ServerState
 from queue_core.server.v1.endpoint import Endpoint, Parameter
 from queue_core.server.v1.handlers import EndpointCall, change, in_pieces, log_change
 from queue_core.task import TagFilter
 from queue_core.unit.locally import pieces_of
-from queue_core.unit.verb import Change, Query, Verb, path_members, result_type
+from queue_core.unit.verb import (
+    Change,
+    InPieces,
+    Query,
+    ReadStep,
+    Stepwise,
+    Verb,
+    WriteStep,
+    path_members,
+    result_type,
+)
 
 V = TypeVar("V", bound=Verb[Any])
 R = TypeVar("R")
@@ -27,14 +38,21 @@ class Served(Generic[V]):
     Args:
         takes: the form of its body, where its members don't tell.
         make: reads the verb from a call of that form.
+        before: refuses a caller, where role and queue don't tell.
         then: what the server does once it took effect.
+        answers: the form of its response, where that is none of the verb's own.
+        out: makes such a response of the result.
         query: the parameters of a GET.
     """
 
     takes: type[RequestBody] | None = None
     make: Callable[[EndpointCall], V] | None = None
-    then: Callable[[ServerState, V, Any], None] | None = None
+    before: Callable[[ServerState, EndpointCall, V], Awaitable[None]] | None = None
+    then: Callable[[ServerState, EndpointCall, V, Any], None] | None = None
+    answers: type | None = None
+    out: Callable[[ServerState, V, Any], object] | None = None
     query: tuple[Parameter, ...] = ()
+    max_body_bytes: int = MAX_PLAIN_BODY_BYTES
 
 
 def endpoint_of(kind: type[V], served: Served[V]) -> Endpoint:
@@ -43,16 +61,17 @@ def endpoint_of(kind: type[V], served: Served[V]) -> Endpoint:
     if takes is None and kind.method not in ("GET", "DELETE"):
         takes = request_of(kind)
     make = served.make or reader_of(kind)
-    then = served.then
 
     async def handler(core: ServerState, call: EndpointCall) -> object:
         if kind.whole_store:
             check_whole_store(call.principal, kind.whole_store)
         verb = make(call)
+        if served.before is not None:
+            await served.before(core, call, verb)
         result = await _carry_out(core, call, verb)
-        if then is not None:
-            then(core, verb, result)
-        return kind.answer_of(result)
+        if served.then is not None:
+            served.then(core, call, verb, result)
+        return kind.answer_of(result) if served.out is None else served.out(core, verb, result)
 
     return Endpoint(
         kind.method,
@@ -61,19 +80,24 @@ def endpoint_of(kind: type[V], served: Served[V]) -> Endpoint:
         kind.permission,
         handler,
         takes,
-        response(kind.answers),
+        response(served.answers or kind.answers),
         served.query,
         operation=kind.operation,
+        max_body_bytes=served.max_body_bytes,
     )
 
 
 async def _carry_out(core: ServerState, call: EndpointCall, verb: Verb[Any]) -> object:
     if isinstance(verb, Query):
         return await core.read(verb.run)
+    if isinstance(verb, Stepwise):
+        return await _in_steps(core, call, verb)
     assert isinstance(verb, Change)
     result: object
     if verb.in_pieces:
         result = await in_pieces(core, call.client_call, pieces_of(verb, by=call.who))
+    elif not verb.is_keyed:
+        result = await core.committer.run(lambda work: verb.run(work, call.who))
     else:
         result = await change(
             core,
@@ -85,6 +109,23 @@ async def _carry_out(core: ServerState, call: EndpointCall, verb: Verb[Any]) -> 
     if verb.audit and (facts := verb.audit_facts(result)) is not None:
         log_change(call, verb.audit, **facts)
     return result
+
+
+async def _in_steps(core: ServerState, call: EndpointCall, verb: Stepwise[R]) -> R:
+    client = call.client_call if verb.is_keyed else None
+    steps, result = verb.steps(call.who, client), None
+    while True:
+        try:
+            step = steps.send(result)
+        except StopIteration as over:
+            return cast("R", over.value)
+        match step:
+            case ReadStep(operation):
+                result = await core.read(operation)
+            case WriteStep(operation):
+                result = await core.committer.run(operation)
+            case InPieces(run):
+                result = await in_pieces(core, client, run)
 
 
 def request_of(kind: type[Verb[Any]]) -> type[RequestBody]:

@@ -192,15 +192,6 @@ def test_counts_are_told_per_tag(towline: Commands) -> None:
     assert {one["tag"]: one["ready"] for one in found} == {None: 1, "x": 2}
 
 
-def test_tasks_are_deleted_by_name_whoever_holds_them(towline: Commands) -> None:
-    towline("add", "thumbs", "a", "--name", "cat")
-    towline("lease", "thumbs")
-    assert towline("delete", "thumbs", "--named", "cat", "--named", "dog", "--json").lines == [
-        {"name": "cat", "status": "deleted"},
-        {"name": "dog", "status": "unknown"},
-    ]
-
-
 def test_a_token_that_is_not_current_is_exit_code_75(towline: Commands) -> None:
     towline("add", "thumbs", "a")
     leased = towline("lease", "thumbs", "--json")

@@ -19,7 +19,7 @@ import pytest
 from queue_core.client.http.caller import Retries
 from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.client.local_calls import LocalQueues
-from queue_core.client.schedules_over_http import HttpSchedules
+from queue_core.client.schedules import Schedules
 from queue_core.errors import QueueError
 from queue_core.schedules.schedule import Schedule
 from queue_core.server.app import served_endpoints
@@ -165,8 +165,8 @@ CALLS: Final[Mapping[str, Callable[[Any], object]]] = {
     "delete": lambda to: to.delete([TOKEN]),
     "delete_by_name": lambda to: to.delete_by_name("letter"),
     "purge": lambda to: to.purge(),
-    "pause": lambda to: to.pause("nightly") if isinstance(to, HttpSchedules) else to.pause(),
-    "resume": lambda to: to.resume("nightly") if isinstance(to, HttpSchedules) else to.resume(),
+    "pause": lambda to: to.pause("nightly") if isinstance(to, Schedules) else to.pause(),
+    "resume": lambda to: to.resume("nightly") if isinstance(to, Schedules) else to.resume(),
     "redrive": lambda to: to.redrive(),
     "change_matching": lambda to: to.change_matching("delete", SEARCH, dry_run=False),
     "put_queue": lambda to: to.put_queue(QueueSpec(QUEUE)),
@@ -186,7 +186,7 @@ def members(kind: type) -> list[str]:
     return [name for name, _ in inspect.getmembers(kind) if not name.startswith("_")]
 
 
-KNOWN = [(kind, name) for kind in (HttpQueue, HttpQueues, HttpSchedules) for name in members(kind)]
+KNOWN = [(kind, name) for kind in (HttpQueue, HttpQueues, Schedules) for name in members(kind)]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ KNOWN = [(kind, name) for kind in (HttpQueue, HttpQueues, HttpSchedules) for nam
 def test_a_client_sends_a_key_with_each_change(kind: type, name: str) -> None:
     with a_recorder() as url:
         queues = HttpQueues(url, retries=Retries(tries=1))
-        to = {HttpQueue: queues.queue(QUEUE), HttpQueues: queues, HttpSchedules: queues.schedules}[kind]
+        to = {HttpQueue: queues.queue(QUEUE), HttpQueues: queues, Schedules: queues.schedules}[kind]
         SENT.clear()
         with suppress(QueueError):
             CALLS[name](to)
@@ -208,7 +208,7 @@ def test_a_client_sends_a_key_with_each_change(kind: type, name: str) -> None:
 def test_calls_that_are_repeated_without_a_key_are_known() -> None:
     """Each place in the sources that sends a call again without a key: it reads, or is named above.
 
-    A verb that is a value has a key unless it is a `Query`.
+    A verb that is a value has a key unless its `is_keyed` says otherwise.
     """
     root = Path(inspect.getfile(HttpQueue)).parents[2]
     found = {
@@ -221,7 +221,5 @@ def test_calls_that_are_repeated_without_a_key_are_known() -> None:
     places = sorted((place.partition(":")[0], place.count("POST") + place.count(".post(")) for place in found)
     assert places == [
         ("queue_core/celery/transport/mailbox_access.py", 1),  # wait for a message
-        ("queue_core/client/http_calls.py", 1),  # search, and a dry run of a change of all that match
         ("queue_core/client/http_calls.py", 1),  # wait
-        ("queue_core/client/schedules_over_http.py", 1),  # add-ticks
     ], found

@@ -8,9 +8,9 @@ import pytest
 
 from queue_core.client.http_calls import HttpQueues
 from queue_core.client.local_calls import LocalQueues
+from queue_core.client.schedules import Schedules
 from queue_core.clock import MICROSECONDS, Instant, ManualClock, SteadyClock, after
 from queue_core.errors import InvalidRequestError, PermissionDeniedError, UnknownScheduleError
-from queue_core.schedules.report import Schedules
 from queue_core.schedules.schedule import CatchUp, Schedule
 from queue_core.server.base.options import AccessToken, ServeOptions
 from queue_core.stores.memory.store import MemoryStore

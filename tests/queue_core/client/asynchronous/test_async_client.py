@@ -19,7 +19,6 @@ from queue_core import (
     NewTask,
     QueueSpec,
     StoreUnavailableError,
-    TaskState,
     UnknownQueueError,
     open_queue_async,
     open_queues_async,
@@ -62,33 +61,6 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Story], No
         asyncio.run(whole())
 
     return played
-
-
-def test_the_verbs_are_coroutines(play: Callable[[Story], None]) -> None:
-    async def story(queue: AsyncQueue) -> None:
-        (added,) = await queue.add(NewTask(b"cat.jpg", tag="resize", name="cat"))
-        assert (added.name, added.status) == ("cat", "added")
-        (lease,) = await queue.lease(worker="w1")
-        assert lease.payload == b"cat.jpg"
-        assert (await queue.stats()).in_flight == 1
-        await queue.renew(lease)
-        await queue.release(lease, charge="uncounted")
-        (again,) = await queue.lease(wait_seconds=10)
-        assert (again.name, again.lease_number) == ("cat", 1)
-        await queue.add([NewTask(b"dog.jpg"), NewTask(b"cow.jpg")])
-        (next_one,), lost = await queue.exchange([Deletion(again.token)])
-        assert (next_one.payload, lost) == (b"dog.jpg", ())
-        await queue.delete(next_one)
-        page = await queue.peek(payload_bytes=100)
-        assert [(task.payload, task.state) for task in page.tasks] == [(b"cow.jpg", TaskState.READY)]
-        assert [one.stats.ready for one in await queue.tag_stats()] != []
-        assert await queue.purge() == 1
-        await queue.pause()
-        assert (await queue.stats()).paused
-        await queue.resume()
-        assert await queue.lease() == []
-
-    play(story)
 
 
 def test_an_exchange_is_unpacked_as_two_values_and_tells_the_outcomes_of_what_follows(

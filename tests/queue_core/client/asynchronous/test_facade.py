@@ -8,7 +8,7 @@ import pytest
 from queue_core.client.asynchronous.client import AsyncQueue, AsyncQueues
 from queue_core.client.asynchronous.schedules import AsyncSchedulesVerbs
 from queue_core.client.queue import Queue, Queues
-from queue_core.schedules.report import Schedules
+from queue_core.client.schedules import Schedules
 from tests.support import async_facade
 
 PAIRS = ((Queue, AsyncQueue), (Queues, AsyncQueues), (Schedules, AsyncSchedulesVerbs))

@@ -151,24 +151,6 @@ def test_pausing_purging_and_redriving(pair: Pair) -> None:
     _same(pair, story)
 
 
-def test_supervision(pair: Pair) -> None:
-    def story(queues: Queues) -> object:
-        queue = queues.queue("work")
-        queue.add(b"x")
-        queue.lease(worker="a/b")
-        return (
-            queues.retire_worker("a/b"),
-            queues.retire_worker("a/b", busy="finish"),
-            queues.release_worker("a/b"),
-            queues.retire_worker("idle"),
-            queues.lead("planner", "me", seconds=10.0),
-            queues.lead("planner", "you", seconds=10.0),
-            queues.wait_ready([("work", ANY)], wait_seconds=0.0),
-        )
-
-    _same(pair, story)
-
-
 def test_mistakes_raise_the_same(pair: Pair) -> None:
     def story(queues: Queues) -> object:
         queue = queues.queue("work")

@@ -7,9 +7,10 @@ from threading import Thread
 import pytest
 
 from queue_core.client.local_calls import LocalQueues
+from queue_core.client.schedules import Schedules
 from queue_core.clock import START, ManualClock
 from queue_core.errors import InvalidRequestError, UnknownScheduleError
-from queue_core.schedules.report import Schedules, TickReport
+from queue_core.schedules.report import TickReport
 from queue_core.schedules.schedule import Schedule
 from queue_core.store import Store
 from queue_core.task import QueueSpec

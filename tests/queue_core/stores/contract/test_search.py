@@ -13,7 +13,8 @@ from queue_core.store import Store
 from queue_core.task import NewTask, TagFilter, TaskState
 from queue_core.unit.service import QueueService
 from queue_core.verbs import criteria
-from queue_core.verbs.criteria import Action, Search
+from queue_core.verbs.criteria import Search
+from queue_core.verbs.matching import Action
 from tests.support.stores.task_builders import QUEUE, a_queue, at
 
 DEAD = frozenset({TaskState.DEAD})
