@@ -202,13 +202,19 @@ def parse(
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
         problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+    placed: dict[str, PoolSpec] = {}
+    for key, pool in pools.items():
+        try:
+            placed[key] = _in_folder(pool, directory, target)
+        except ValueError as error:  # a file that the pool names can't be read
+            problems.append(SettingProblem(("pools", key, "runtime", pool.runtime_kind, "template"), str(error)))
     if problems or document.repeats or queue_file is None:
         raise document_error(document, problems, overrides)
     notes = tuple(_notes(document, queue_file, pools, directory))
     queue_file = _with_celery_queues(queue_file, pools)
     return Project(
         queue_file,
-        {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
+        placed,
         supervisor,
         directory,
         origins=_origins(document, overrides),
@@ -262,7 +268,7 @@ def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec
     the link first, then beside its target. A container starts in its image's folder; its volumes and secrets start from
     the file's folder.
     """
-    if pool.containers is None:
+    if pool.runtime.image is None:
         placed = pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
         return placed.beside(str(target)) if target is not None and pool.app is not None else placed
     return pool.model_copy(update={"runtime": pool.runtime.beside(directory)})

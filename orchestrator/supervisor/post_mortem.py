@@ -63,7 +63,7 @@ class WorkerEnd:
     def isolates(self) -> Literal["yes", "no"]:
         """Return whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
-        return "yes" if kind in {"process", "docker"} else "no"
+        return "yes" if kind in {"process", "docker", "kubernetes"} else "no"
 
     @property
     def notice(self) -> DeathNotice:
