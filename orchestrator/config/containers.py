@@ -194,6 +194,11 @@ class RuntimeSetting(FleetSettingsModel):
         return "external" if self.external else "process"
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if its workers use other hosts than the supervisor's: nothing of it bounds them."""
+        return self.kind in {"external", "kubernetes"}
+
+    @property
     def containers(self) -> ContainerSettings | None:
         """The settings of its containers; None if a worker is no container of an engine."""
         return self.docker or self.swarm

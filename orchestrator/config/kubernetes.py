@@ -29,10 +29,10 @@ WORKER_SECRET: Final = "towline-worker"  # noqa: S105  the object's name
 WITHOUT_REPLACEMENT: Final = ("max_pending", "image_patience")
 """Settings that the supervisor follows itself: a change replaces no worker."""
 
-_NAME: Final = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$"
-_LABEL_KEY: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?$"
-_PLACE_IN_SECRETS: Final = r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/[\w.-]{1,253}$"
-_QUANTITY_RESOURCE: Final = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9][\w.-]{0,62}$"
+_NAME: Final = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
+_LABEL_KEY: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$"
+_PLACE_IN_SECRETS: Final = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9_.-]+$"
+_QUANTITY_RESOURCE: Final = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[A-Za-z0-9][A-Za-z0-9_.-]*$"
 _TEMPLATE_KEYS: Final = frozenset({"metadata", "spec"})
 
 Json: TypeAlias = dict[str, object]

@@ -17,7 +17,8 @@ COLD_SECONDS: Final = 5.0
 class Placement:
     """A worker's place, as its cluster says it; `words` are the cluster's own.
 
-    `node_wait_seconds`: how long it waited for its node, once it has one. `is_leaving`: something other than its
+    `node_wait_seconds`: how long it waited for its node, once it has one; `was_gated`: for its admission, too.
+    `neighbours` counts the fleet's workers on its node, with it. `is_leaving`: something other than its
     supervisor ends it. `is_silent`: its node does not answer.
     """
 
@@ -25,6 +26,8 @@ class Placement:
     waits_for: WaitsFor = ""
     words: str = ""
     node_wait_seconds: float | None = None
+    was_gated: bool = False
+    neighbours: int = 0
     is_leaving: bool = False
     is_silent: bool = False
 
@@ -32,11 +35,6 @@ class Placement:
     def is_unplaced(self) -> bool:
         """True for a worker that no node has yet."""
         return self.waits_for in UNPLACED
-
-    @property
-    def is_cold(self) -> bool:
-        """True for a worker that had to wait for a node or for its admission."""
-        return self.is_unplaced or (self.node_wait_seconds or 0.0) > COLD_SECONDS
 
     def describe(self) -> str:
         """Return what it waits for, or what happens to it, in words; "" when there is nothing to say."""

@@ -48,11 +48,12 @@ RECENT_FAILURE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """An unavailable runtime: why, how often in a row, and when to try it again."""
+    """An unavailable runtime: why, how often in a row, and when to try it again; or (`is_quota`) a used-up quota."""
 
     why: str
     times: int
     retry_at: Monotonic
+    is_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)

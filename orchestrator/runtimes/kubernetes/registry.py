@@ -3,6 +3,7 @@
 All figures are derived from what is listed and watched: nothing is counted beside it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Condition
@@ -39,7 +40,8 @@ class PodWorker:
     it only may have been, by a create at `tried_at` (`is_asked`: it is not answered yet). `requested` is what we asked
     of it, `sent` the part that the apiserver knows of, tried last at `sent_at`. `leaves_since`: when it was first seen
     to be leaving; `is_taken`: by something other than us. `fails_since`: since when it can't be started.
-    `gone_since`: since when the apiserver has said that there is no such Pod.
+    `was_gated`: it has waited for its admission. `gone_since`: since when the apiserver has said that there is no such
+    Pod.
     """
 
     handle: WorkerHandle
@@ -57,6 +59,7 @@ class PodWorker:
     leaves_since: Monotonic | None = None
     is_taken: bool = False
     fails_since: Monotonic | None = None
+    was_gated: bool = False
     gone_since: Monotonic | None = None
 
     @property
@@ -65,7 +68,9 @@ class PodWorker:
         if self.state is None:
             return ANYWHERE
         place = self.state.placement
-        return place if place.is_leaving == self.is_taken else replace(place, is_leaving=self.is_taken)
+        if (place.is_leaving, place.was_gated) == (self.is_taken, self.was_gated):
+            return place
+        return replace(place, is_leaving=self.is_taken, was_gated=self.was_gated)
 
     @property
     def ended(self) -> bool:
@@ -389,7 +394,12 @@ class PodRegistry:
         """Return the place of each worker that the supervisor knows."""
         with self._changed:
             if self._places is None:
-                self._places = {name: one.placement for name, one in self._members.items() if one.is_claimed}
+                on_node = Counter(one.placement.node for one in self._members.values() if not one.ended)
+                self._places = {
+                    name: replace(one.placement, neighbours=on_node[one.placement.node] if one.placement.node else 0)
+                    for name, one in self._members.items()
+                    if one.is_claimed
+                }
             return self._places
 
     def wait(self, *, timeout_seconds: float) -> bool:
@@ -474,6 +484,7 @@ def _seen(member: PodWorker, state: PodState, *, at: Monotonic) -> PodWorker:
         leaves_since=leaves_since,
         is_taken=is_taken,
         fails_since=fails_since,
+        was_gated=member.was_gated or state.placement.waits_for == "admission",
     )
 
 
