@@ -4,8 +4,10 @@ An answer other than 2xx is an `ApiError` before its body is read as anything el
 or that is overloaded, is a `RuntimeUnavailableError`.
 """
 
+import io
 import json
 import math
+import os
 import socket
 import ssl
 import threading
@@ -113,24 +115,25 @@ class Watch:
             yield kind, found
 
     def close(self) -> None:
-        """End the watch; safe from another thread while it is read."""
+        """End the watch; safe from another thread while it is read, which the end of its connection wakes."""
         self._is_closed = True
-        with suppress(OSError, AttributeError):
-            connection = self._answer.connection  # the socket is closed at once: closing the answer would read on
-            sock = getattr(connection, "sock", None)
-            if sock is not None:
-                sock.shutdown(socket.SHUT_RDWR)
-        with suppress(OSError, ValueError, urllib3.exceptions.HTTPError):
-            self._answer.close()
+        with (
+            suppress(OSError, ValueError, AttributeError, io.UnsupportedOperation),  # it has ended by itself
+            socket.socket(fileno=os.dup(self._answer.fileno())) as own,
+        ):
+            own.shutdown(socket.SHUT_RDWR)
 
     def _lines(self) -> Iterator[bytes]:
         rest = b""
-        with _translated(self._url):
-            for chunk in self._answer.stream(_CHUNK_BYTES, decode_content=True):
-                *lines, rest = (rest + chunk).split(b"\n")
-                if len(rest) > MAX_LINE_BYTES:
-                    raise RuntimeUnavailableError(f"{self._url} sent an event of more than {MAX_LINE_BYTES:,} bytes")
-                yield from (line for line in lines if line.strip())
+        try:
+            with _translated(self._url):
+                for chunk in self._answer.stream(_CHUNK_BYTES, decode_content=True):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if len(rest) > MAX_LINE_BYTES:
+                        raise RuntimeUnavailableError(f"{self._url} sent an event of over {MAX_LINE_BYTES:,} bytes")
+                    yield from (line for line in lines if line.strip())
+        finally:
+            self._answer.close()
         if rest.strip() and not self._is_closed:
             yield rest
 

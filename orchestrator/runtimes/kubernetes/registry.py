@@ -36,12 +36,12 @@ _URGENCY: Final[Mapping[ExitRequest, int]] = {"": 0, "drain": 1, "kill": 2}
 class PodWorker:
     """A worker and its Pod. `state` is the Pod as it was last seen; None before.
 
-    `is_claimed`: the supervisor knows of it. `confirmed_at`: since when the Pod is known to have been made; None while
-    it only may have been, by a create at `tried_at` (`is_asked`: it is not answered yet). `requested` is what we asked
-    of it, `sent` the part that the apiserver knows of, tried last at `sent_at`. `leaves_since`: when it was first seen
-    to be leaving; `is_taken`: by something other than us. `fails_since`: since when it can't be started.
-    `was_gated`: it has waited for its admission. `gone_since`: since when the apiserver has said that there is no such
-    Pod.
+    `is_claimed`: the supervisor knows of it. `is_begun`: its start was ours. `confirmed_at`: since when the Pod is
+    known to have been made; None while it only may have been, by a create at `tried_at` (`is_asked`: it is not
+    answered yet). `requested` is what we asked of it, `sent` the part that the apiserver knows of, tried last at
+    `sent_at`. `leaves_since`: when it was first seen to be leaving; `is_taken`: by something other than us.
+    `fails_since`: since when it can't be started. `was_gated`: it has waited for its admission. `gone_since`: since
+    when the apiserver has said that there is no such Pod.
     """
 
     handle: WorkerHandle
@@ -50,6 +50,7 @@ class PodWorker:
     uid: str = ""
     state: PodState | None = None
     is_claimed: bool = False
+    is_begun: bool = False
     tried_at: Monotonic = NEVER
     is_asked: bool = False
     confirmed_at: Monotonic | None = None
@@ -118,10 +119,14 @@ class PodRegistry:
         """Add a worker whose Pod is about to be made."""
         with self._changed:
             self._has_adopted = True
-            self._members[member.handle.worker] = member
+            self._members[member.handle.worker] = replace(member, is_begun=True)
 
     def claim(self, pool: str, digest: str) -> WorkerHandle | None:
-        """Claim a Pod with these settings that the supervisor does not know of; None without one."""
+        """Claim a Pod with these settings that the supervisor does not know of; None without one.
+
+        A start of ours that has ended already is claimed too, and reported.
+        """
+        findings = _Findings()
         with self._changed:
             for worker, member in self._members.items():
                 handle = member.handle
@@ -131,10 +136,17 @@ class PodRegistry:
                     or (handle.pool, handle.spec_digest) != (pool, digest)
                 ):
                     continue
-                if member.state is None or not (member.ended or member.state.is_leaving or member.requested):
+                is_taken_over = not member.is_begun and (
+                    member.ended or (member.state is not None and member.state.is_leaving)
+                )
+                if not (is_taken_over or member.requested):
                     self._set(worker, is_claimed=True)
-                    return handle
-        return None
+                    self._end_claimed(worker, findings)
+                    break
+            else:
+                return None
+        self._tell(findings)
+        return handle
 
     def unanswered(self, pool: str, digest: str) -> PodWorker | None:
         """Return a start with these settings of which it is unknown whether it has been made."""
@@ -163,7 +175,12 @@ class PodRegistry:
     def made(self, worker: str, pod: Json, *, at: Monotonic) -> None:
         """Record that its Pod exists."""
         with self._changed:
-            self._set(worker, is_asked=False, confirmed_at=at)
+            member = self._members.get(worker)
+            if member is None:
+                return  # it has ended meanwhile
+            self._set(worker, is_asked=False, confirmed_at=member.confirmed_at if member.state else at)
+            if member.state is not None:
+                return  # the watch was faster, and may have seen later states of it
         self.observe(pod, at=at)
 
     def rename(self, worker: str, name: str, *, ref: str) -> None:
@@ -193,8 +210,7 @@ class PodRegistry:
                     continue
                 self._set(worker, is_claimed=True)
                 found.append(member.handle)
-                if member.state is not None and member.state.ending is not None:
-                    self._end(self._members[worker], member.state.ending, findings)
+                self._end_claimed(worker, findings)
         self._tell(findings)
         return found
 
@@ -235,7 +251,7 @@ class PodRegistry:
                 self._gone(member, pods.ending_of_deleted(state, pod), findings)
             elif state.ending is not None and member.is_claimed:
                 self._end(member, state.ending, findings)
-            elif state.ending is not None and self._has_adopted:
+            elif state.ending is not None and self._has_adopted and not member.is_begun:
                 self._forget(member, findings)
             is_taken = member.is_taken and not state.placement.is_silent
         self._tell(findings)
@@ -421,6 +437,11 @@ class PodRegistry:
         if worker in self._members:
             self._members[worker] = replace(self._members[worker], **changes)  # type: ignore[arg-type]
             self._places = None
+
+    def _end_claimed(self, worker: str, findings: _Findings) -> None:
+        member = self._members[worker]
+        if member.state is not None and member.state.ending is not None:
+            self._end(member, member.state.ending, findings)
 
     def _gone(self, member: PodWorker, ending: PodEnding, findings: _Findings) -> None:
         """Report an end after which there is no Pod that we would remove."""

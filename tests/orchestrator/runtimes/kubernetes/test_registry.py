@@ -370,3 +370,23 @@ def test_in_any_order_of_events_each_worker_ends_once_and_none_is_missed(story: 
         ended += [one.worker for one in bench.exits()]
     assert len(ended) == len(set(ended))
     assert {*ended, *(one.handle.worker for one in bench.registry.members())} == started
+
+
+def test_the_answer_to_a_create_undoes_nothing_that_the_watch_has_shown(bench: Bench) -> None:
+    handle = WorkerHandle("resize-7f3k2q", "resize", "kubernetes:c/fleet#towline-resize-7f3k2q", "d1", NOW)
+    bench.registry.begin(PodWorker(handle, "towline-resize-7f3k2q", "n1", tried_at=NOW, is_asked=True))
+    bench.see(running())
+    bench.registry.made("resize-7f3k2q", a_pod_seen(None, node=None), at=bench.now)
+    bench.registry.claim("resize", "d1")
+    assert bench.registry.placements()["resize-7f3k2q"].node == "node-1"
+
+
+def test_a_start_that_has_ended_before_its_create_was_answered_is_told_as_an_end(bench: Bench) -> None:
+    handle = WorkerHandle("resize-7f3k2q", "resize", "kubernetes:c/fleet#towline-resize-7f3k2q", "d1", NOW)
+    bench.registry.begin(PodWorker(handle, "towline-resize-7f3k2q", "n1", tried_at=NOW, is_asked=True))
+    bench.see(terminated(128, "StartError", "no such file"))
+    bench.registry.made("resize-7f3k2q", a_pod_seen(None, node=None), at=bench.now)
+    assert bench.registry.claim("resize", "d1") == handle
+    assert [ended.code for ended in bench.exits()] == [128]
+    assert bench.registry.claim("resize", "d1") is None
+    assert bench.removed == ["towline-resize-7f3k2q@u1"]
