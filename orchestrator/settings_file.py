@@ -12,6 +12,7 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.config.placeholders import near_misses
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
+from orchestrator.runtimes.kubernetes import body
 from orchestrator.state.directory import StateDir
 from queue_core.config.celery_names import label_of, store_name
 from queue_core.config.listen import is_private
@@ -331,6 +332,16 @@ def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
     return problems
 
 
+def _out_of_reach(pool: PoolSpec, url: str) -> str:
+    """Return why the pool's workers can't reach the queue, where that is certain; else ""."""
+    boxes, pods = pool.containers, pool.runtime.kubernetes
+    if boxes is not None and is_out_of_reach(boxes.url or url, boxes):
+        return unreachable(boxes.url or url, pool=pool.name)
+    if pods is not None and body.is_out_of_reach(pods.url or url):
+        return body.unreachable(pods.url or url, pool=pool.name)
+    return ""
+
+
 def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:
     """Return warnings about settings that are valid but may not be intended."""
     notes = []
@@ -352,8 +363,7 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(("schedules", name), note))
     for name, pool in pools.items():
         url = queue_file.server.url(directory)
-        if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):
-            found = unreachable(pool.containers.url or url, pool=name)
+        if found := _out_of_reach(pool, url):
             notes.append(document.line_about(("pools", name, "runtime"), found))
         for place, why in near_misses(pool.command, pool.env):
             notes.append(document.line_about(("pools", name, *place), why))

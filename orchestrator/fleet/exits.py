@@ -102,6 +102,9 @@ HANGS: Final = frozenset({Cause.HUNG, Cause.UNRESPONSIVE})
 ENDED_BY_CLUSTER: Final = frozenset({Cause.DISRUPTED, Cause.NODE_LOST})
 """Causes that lie in the cluster: no start with them has failed, and no task is at fault."""
 
+SPARED: Final = ENDED_BY_CLUSTER | {Cause.KILLED}
+"""Causes for which the leases of its tasks do not count."""
+
 WITHOUT_FAULT: Final = (
     GAVE_ITS_TASK_BACK
     | ENDED_BY_CLUSTER

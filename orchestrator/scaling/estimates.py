@@ -195,11 +195,11 @@ class Estimates:
         *,
         started: Sequence[Started],
         forks: bool,
-        size: int,
-        unplaced: int,
         needed: int,
         elapsed_seconds: float,
         spec: PoolSpec,
+        size: int = 0,
+        unplaced: int = 0,
     ) -> "Estimates":
         """Learn from a new sample.
 
@@ -208,10 +208,10 @@ class Estimates:
             summary: the summary of its leases.
             started: the starts that ended since the previous sample.
             forks: whether the next start is a fork.
-            size: the number of workers, of which `unplaced` wait for a node.
             needed: the fleet that the work since the previous sample needed, in workers.
             elapsed_seconds: since the previous sample, more than 0.
             spec: the pool.
+            size: the number of workers, of which `unplaced` wait for a node.
         """
         slo_seconds, begun, late, held_seconds = spec.slo, summary.begun, summary.late, summary.finished_seconds
         executed, forked, nodes = self.executed, self.forked, self.nodes

@@ -191,8 +191,9 @@ class Credentials:
         access = self._access
         try:
             context = ssl.create_default_context(cafile=access.ca_file or None, cadata=access.ca_text or None)
+            context.check_hostname = False  # urllib3 compares names itself; Python's check has none of an address
             if not access.is_verified:
-                context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+                context.verify_mode = ssl.CERT_NONE
             if self._certificate is not None:
                 _load_certificate(context, self._certificate)
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError

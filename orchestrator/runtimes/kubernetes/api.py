@@ -24,6 +24,8 @@ from orchestrator.runtimes.kubernetes.access import Access, Credentials
 
 CALL_SECONDS: Final = 10.0
 """Time limit of a call."""
+FOLLOWED_SECONDS: Final = 3_600.0
+"""Silence after which a log is followed no more."""
 SILENT_SECONDS: Final = 90.0
 """Silence after which a watch counts as broken: an apiserver sends a bookmark about every minute."""
 PAGE: Final = 100
@@ -211,15 +213,20 @@ class Api:
         self._call("DELETE", self._path(kind, name), {}, body=body, seconds=seconds)
 
     def logs(
-        self, name: str, *, container: str, lines: int | None = None, is_followed: bool = False
+        self, name: str, *, container: str, lines: int | None = None, since: str = "", is_followed: bool = False
     ) -> Iterator[bytes]:
-        """Yield what a Pod's container wrote, in pieces; followed, until it ends."""
-        query = {"container": container}
+        """Yield what a Pod's container wrote, in pieces, each line behind its time; followed, until it ends.
+
+        `since`: only from this time on, as the apiserver writes it.
+        """
+        query = {"container": container, "timestamps": "true"}
         if lines is not None:
             query["tailLines"] = str(lines)
+        if since:
+            query["sinceTime"] = since
         if is_followed:
             query["follow"] = "true"
-        seconds = 3_600.0 if is_followed else CALL_SECONDS
+        seconds = FOLLOWED_SECONDS if is_followed else CALL_SECONDS
         answer = self._request("GET", f"{self._path('pods', name)}/log", query, seconds=seconds, is_streamed=True)
         try:
             with _translated(self.url):

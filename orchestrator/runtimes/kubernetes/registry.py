@@ -541,7 +541,7 @@ def _exit_of(member: PodWorker, ending: PodEnding) -> Exit:
         memory_limit_bytes=ending.memory_limit_bytes,
         memory_peak_bytes=peak,
         reason=ending.reason,
-        is_stopped=member.is_taken,
+        is_stopped=member.is_taken or fate == "removed",
         fate=fate,
         last_lines=ending.last_lines,
     )
