@@ -311,7 +311,7 @@ def _decoded(data: object, place: Path) -> str:
     if not data:
         return ""
     try:
-        return base64.b64decode(str(data)).decode()
+        return base64.b64decode("".join(str(data).split()), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise RuntimeUnavailableError(f"{place}: a certificate in the kubeconfig is not base64: {error}") from error
 

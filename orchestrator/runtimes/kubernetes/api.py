@@ -1,4 +1,4 @@
-"""The five verbs of the apiserver that we use, and a Pod's log: over urllib3, with a time limit on every call.
+"""The five verbs of the apiserver that we use, and a Pod's log: over urllib3, with a limit on every call (ADR 139).
 
 An answer other than 2xx is an `ApiError` before its body is read as anything else. An apiserver that can't be reached,
 or that is overloaded, is a `RuntimeUnavailableError`.
