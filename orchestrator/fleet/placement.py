@@ -1,4 +1,4 @@
-"""Where a worker's cluster has placed it, what it waits for there, and whether it is being taken away. Pure."""
+"""The place of a worker in its cluster, what it waits for there, and whether it is being taken away. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal

@@ -44,7 +44,7 @@ class NodeWaits:
 
     @property
     def long_seconds(self) -> float:
-        """What nine tenths do not exceed; 0 where no start has waited yet."""
+        """The time that nine tenths of them do not exceed; 0 where no start has waited yet."""
         return _at(self.seconds, _NINE_TENTHS)
 
     def is_expected(self, *, size: int) -> bool:

@@ -51,7 +51,7 @@ class ExecPlugin:
 
 
 @value
-class Certificate:
+class ClientCertificate:
     """A client's certificate and key: PEM texts, or the paths of files with them."""
 
     text: str = ""
@@ -77,7 +77,7 @@ class Access:
     server_name: str = ""
     token: str = ""
     token_file: str = ""
-    certificate: Certificate | None = None
+    certificate: ClientCertificate | None = None
     plugin: ExecPlugin | None = None
     proxy: str = ""
 
@@ -219,7 +219,7 @@ class Credentials:
         self._token = str(status.get("token") or "")
         text, key = status.get("clientCertificateData"), status.get("clientKeyData")
         if isinstance(text, str) and isinstance(key, str):
-            self._certificate = Certificate(text=text, key_text=key)
+            self._certificate = ClientCertificate(text=text, key_text=key)
             self.version += 1
         ends = status.get("expirationTimestamp")
         try:
@@ -267,7 +267,7 @@ def _run(plugin: ExecPlugin) -> Mapping[str, object]:
     return status
 
 
-def _load_certificate(context: ssl.SSLContext, certificate: Certificate) -> None:
+def _load_certificate(context: ssl.SSLContext, certificate: ClientCertificate) -> None:
     """Load a client's certificate, which `ssl` takes from files only."""
     if certificate.file:
         context.load_cert_chain(certificate.file, certificate.key_file or None)
@@ -316,8 +316,8 @@ def _decoded(data: object, place: Path) -> str:
         raise RuntimeUnavailableError(f"{place}: a certificate in the kubeconfig is not base64: {error}") from error
 
 
-def _certificate_of(user: Mapping[str, object], place: Path) -> Certificate | None:
-    known = Certificate(
+def _certificate_of(user: Mapping[str, object], place: Path) -> ClientCertificate | None:
+    known = ClientCertificate(
         _decoded(user.get("client-certificate-data"), place),
         _decoded(user.get("client-key-data"), place),
         _beside(place, user.get("client-certificate")),

@@ -145,7 +145,7 @@ class PodRegistry:
                     break
             else:
                 return None
-        self._tell(findings)
+        self._announce(findings)
         return handle
 
     def unanswered(self, pool: str, digest: str) -> PodWorker | None:
@@ -162,7 +162,7 @@ class PodRegistry:
                 None,
             )
 
-    def asked(self, worker: str, *, at: Monotonic) -> None:
+    def creating(self, worker: str, *, at: Monotonic) -> None:
         """Record that its create was sent."""
         with self._changed:
             self._set(worker, tried_at=at, is_asked=True)
@@ -211,7 +211,7 @@ class PodRegistry:
                 self._set(worker, is_claimed=True)
                 found.append(member.handle)
                 self._end_claimed(worker, findings)
-        self._tell(findings)
+        self._announce(findings)
         return found
 
     def assume(self, handle: WorkerHandle, name: str, *, at: Monotonic) -> bool:
@@ -254,7 +254,7 @@ class PodRegistry:
             elif state.ending is not None and self._has_adopted and not member.is_begun:
                 self._forget(member, findings)
             is_taken = member.is_taken and not state.placement.is_silent
-        self._tell(findings)
+        self._announce(findings)
         return is_taken
 
     def review(self, listed: Sequence[Json], *, began_at: Monotonic, at: Monotonic) -> None:
@@ -276,7 +276,7 @@ class PodRegistry:
             uids = {str(mapping(pod.get("metadata")).get("uid")) for pod in listed}
             self._left &= uids
             self._places = None
-        self._tell(findings)
+        self._announce(findings)
 
     def differs(self, listed: Sequence[Json], *, began_at: Monotonic) -> list[str]:
         """Return the names of Pods of which an event was lost, as a list of metadata shows that began at `began_at`."""
@@ -337,7 +337,7 @@ class PodRegistry:
             for member in list(self._members.values()):
                 if member.gone_since is not None and now - member.gone_since >= GONE_SECONDS:
                     self._gone(member, PodEnding(fate="removed"), findings)
-        self._tell(findings)
+        self._announce(findings)
 
     def lost(self, *, now: Monotonic) -> list[PodWorker]:
         """Return the workers whose node is lost: as the cluster says, or as they should have ended long ago."""
@@ -352,7 +352,7 @@ class PodRegistry:
             if member is not None and member.state is not None:
                 self._left.add(member.uid)
                 self._gone(member, pods.lost_ending(member.state), findings)
-        self._tell(findings)
+        self._announce(findings)
 
     def failing(self, *, now: Monotonic, patience: Mapping[str, float], default: float) -> list[PodWorker]:
         """Return the workers that can't be started: with one of them all of its settings that fail in the same way."""
@@ -374,7 +374,7 @@ class PodRegistry:
             if member is not None and member.state is not None and member.fails_since is not None:
                 ending = pods.failed_ending(member.state.failure, pool=member.handle.pool)
                 self._end(member, ending, findings)
-        self._tell(findings)
+        self._announce(findings)
 
     def strangers(self, *, now: Monotonic) -> list[PodWorker]:
         """Return the living Pods that nobody has claimed for so long that no start can be under way that would."""
@@ -476,7 +476,7 @@ class PodRegistry:
         why = f"{ending.reason} ({self._refusals[key]} nodes in a row have refused it)"
         return pods.failed_ending(why, pool=member.handle.pool)
 
-    def _tell(self, findings: _Findings) -> None:
+    def _announce(self, findings: _Findings) -> None:
         """Tell the news, without the lock."""
         for name, uid in findings.remains:
             self._remove(name, uid)

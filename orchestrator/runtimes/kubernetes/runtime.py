@@ -293,7 +293,7 @@ class KubernetesRuntime(WorkersElsewhere):
             raise RuntimeUnavailableError("another supervisor leads, or none is known to")
         for _ in range(MAX_NAMES):
             began_at = self._clock.monotonic()
-            self._registry.asked(worker, at=began_at)
+            self._registry.creating(worker, at=began_at)
             try:
                 made = api.create("pods", pod)
             except ApiError as error:
