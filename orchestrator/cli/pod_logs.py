@@ -33,11 +33,10 @@ class PodReader:
         """Return the last lines of a pool's Pods, of a worker's, or of all."""
         found = self._pods(name)
         if name is not None and not found:
-            raise CommandError(
-                f"there is no Pod of {name} now: an ended worker's Pod is removed, with its output",
-                code=exits.NO_INPUT,
-                fix=f"`towline why-died {name}` has its last lines",
-            )
+            is_pool = any(name == pool.name for pool in self._pools)
+            fix = "`towline why` says what the pool waits for" if is_pool else f"`towline why-died {name}` has its end"
+            why = "an ended worker's Pod is removed, with its output"
+            raise CommandError(f"there is no Pod of {name} now: {why}", code=exits.NO_INPUT, fix=fix)
         streams = [self._read(api, state, lines=lines) for api, state in found]
         merged = [
             line for line in merged_by_time(streams) if since is None or (line.at is not None and line.at >= since)

@@ -173,7 +173,7 @@ class KubernetesSettings(FleetSettingsModel):
     template: Annotated[str | Json, BeforeValidator(_template)] | None = Field(
         default=None,
         examples=["worker-pod.yaml"],
-        description="A PodTemplate, or the path of its file: what else its Pods have; merged under these settings.",
+        description="The rest of its Pods, as a PodTemplate or the path of its file; merged under these settings.",
     )
     namespace: str | None = Field(
         default=None,
