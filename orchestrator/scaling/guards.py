@@ -75,10 +75,10 @@ def max_pending(target: int, facts: Facts) -> tuple[int, Limit] | None:
     most = facts.current + max(0, settings.max_pending - len(waiting))
     if target <= most:
         return None
+    bound = f"max_pending is {settings.max_pending:,}"
     words = next((f": {w.place.words}" for w in waiting if w.place.words), "")
-    return most, Limit(
-        "max_pending", f"{len(waiting):,} wait for a node, and max_pending is {settings.max_pending:,}{words}"
-    )
+    why = f"{len(waiting):,} wait for a node, and {bound}{words}" if waiting else f"{bound} at a time"
+    return most, Limit("max_pending", why)
 
 
 def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
@@ -279,7 +279,6 @@ GUARDS: Final[tuple[Guard, ...]] = (
     crash_loop,
     runtime_unavailable,
     quota,
-    max_pending,
     failing_work,
     contention,
     queue_paused,
@@ -287,6 +286,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     host_headroom,
     budget,
     bounds,
+    max_pending,
     max_step_up,
     spawn_parallelism,
     paused,

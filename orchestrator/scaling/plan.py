@@ -94,14 +94,15 @@ def plan_actions(
     retire = _surplus(alive, decision, spec=spec, now=now)
     finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
-    places = most + min(surge, _succeeded(fleet)) - len(fleet.workers)
+    present = len(fleet.workers) - _taken(fleet)
+    places = most + min(surge, _succeeded(fleet)) - present
     free = max(0, places - reserved)
     wanted = max(0, decision.target - len(alive))
     grow = min(free, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
-        beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
+        beside = _fitting(max(0, most + surge - present), conditions)
         finish, spawn = _replacing(fleet, alive, spec=spec, places=beside, target=decision.target, now=now)
         if places < 0:  # a worker that went could have no successor before others have gone
             finish = []
@@ -217,6 +218,11 @@ def _succeeded(fleet: Fleet) -> int:
         for w in fleet.workers.values()
         if w.hung_at is not None or (w.replaced_by is not None and (w.is_leaving or w.replaced_by in fleet.workers))
     )
+
+
+def _taken(fleet: Fleet) -> int:
+    """Return how many workers their cluster takes away: they hold no place, as their successors start now."""
+    return sum(1 for w in fleet.workers.values() if w.place.is_leaving)
 
 
 def _fitting(places: int, conditions: Conditions) -> int:

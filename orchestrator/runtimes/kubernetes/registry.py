@@ -108,6 +108,7 @@ class PodRegistry:
         self._members: dict[str, PodWorker] = {}
         self._exits: list[Exit] = []
         self._left: set[str] = set()
+        self._removed: set[str] = set()
         self._refusals: dict[tuple[str, str], int] = {}
         self._is_woken = False
         self._has_adopted = False
@@ -232,7 +233,8 @@ class PodRegistry:
         findings = _Findings()
         with self._changed:
             before = self._members.get(state.worker)
-            if state.uid in self._left or (before is not None and before.uid and before.uid != state.uid):
+            is_removed = state.uid in self._removed and state.ending is not None  # our own DELETE changes it once more
+            if is_removed or state.uid in self._left or (before is not None and before.uid and before.uid != state.uid):
                 return False
             if before is None:
                 if deleted == "yes":
@@ -260,6 +262,8 @@ class PodRegistry:
     def review(self, listed: Sequence[Json], *, began_at: Monotonic, at: Monotonic) -> None:
         """Take in all Pods as a list shows them that began at `began_at`; what it lacks has ended."""
         names = {str(mapping(pod.get("metadata")).get("name")) for pod in listed}
+        with self._changed:
+            self._removed.clear()  # what is still there was not removed
         for pod in listed:
             self.observe(pod, at=at)
         findings = _Findings()
@@ -449,10 +453,12 @@ class PodRegistry:
 
     def _end(self, member: PodWorker, ending: PodEnding, findings: _Findings) -> None:
         """Report an end after which the Pod is to be removed."""
+        self._removed.add(member.uid)
         findings.remains.append((member.name, member.uid))
         self._report(member, ending, findings)
 
     def _forget(self, member: PodWorker, findings: _Findings) -> None:
+        self._removed.add(member.uid)
         findings.remains.append((member.name, member.uid))
         self._members.pop(member.handle.worker, None)
         self._places = None

@@ -110,6 +110,22 @@ def test_no_more_pods_than_max_pending_wait_for_a_node(waiting: int, target: int
         assert limits[0].why == f"{waiting} wait for a node, and max_pending is 20: 0/8 nodes are available"
 
 
+def test_where_max_is_lower_that_is_the_limit_and_not_max_pending() -> None:
+    spec = a_pool(app="tasks:app", most=5, runtime={"kubernetes": {"image": "thumbs:1"}})
+    facts = context_of(a_sample(ready=544), fleet=Fleet("resize"), spec=spec, state=PolicyState(), now=NOW).facts
+    found, limits = guarded(544, facts)
+    assert (found, [limit.guard for limit in limits]) == (5, ["max"])
+
+
+def test_a_worker_that_its_cluster_takes_away_has_its_successor_also_where_max_is_1() -> None:
+    spec = a_pool(app="tasks:app", most=1, runtime={"kubernetes": {"image": "thumbs:1"}})
+    taken = Placement("node-1", words="EvictionByEvictionAPI", is_leaving=True)
+    leaving = Worker("resize-1", "r", spec.digest(), NOW, "draining", NOW, leases=1, started_at=NOW, place=taken)
+    decision = a_decision(current=0, target=1)
+    plan = plan_actions(decision, fleet=Fleet("resize", {"resize-1": leaving}), spec=spec, now=NOW)
+    assert len(plan.spawn) == 1
+
+
 def test_a_used_up_quota_holds_growth_with_the_servers_sentence_and_ends_nothing() -> None:
     spec = a_pod_pool()
     conditions = Conditions(quota='pods "x" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1')
