@@ -82,9 +82,13 @@ def open_supervisor(
             QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere, ticks=ticks.upcoming),
             fleets,
         )
-        runtime = _runtime(project, files, source=source, url=url)
+
+        def leads() -> bool:
+            return supervisor.is_leading()
+
+        runtime = _runtime(project, files, source=source, url=url, leads=leads)
         stack.callback(runtime.close)
-        yield Supervisor(
+        supervisor = Supervisor(
             project.supervisor,
             project.pools,
             source=source,
@@ -99,6 +103,7 @@ def open_supervisor(
             terminal=terminal,
             ticks=ticks,
         )
+        yield supervisor
 
 
 def celery_fleets() -> CeleryFleets:
@@ -111,7 +116,9 @@ def celery_fleets() -> CeleryFleets:
     )
 
 
-def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str) -> CompositeRuntime:
+def _runtime(
+    project: Project, files: StateDir, *, source: WorkSource, url: str, leads: Callable[[], bool]
+) -> CompositeRuntime:
     """Return a runtime for every kind of worker that the pools name now or after a reload."""
     withheld = project.secret_variables(os.environ, url=url)
 
@@ -140,9 +147,27 @@ def _runtime(project: Project, files: StateDir, *, source: WorkSource, url: str)
             on_exit=processes.wake,
         )
 
+    def kubernetes(engine: str | None, _pool: PoolSpec | None) -> Runtime:
+        from orchestrator.runtimes.kubernetes.runtime import KubernetesRuntime
+
+        context, _, namespace = (engine or "").partition("/")
+        return KubernetesRuntime(
+            context=context or None,
+            namespace=namespace or None,
+            retire=source.retire,
+            disown=lambda worker: source.release_held_by(worker, unreachable_notice(worker)),
+            may_act=leads,
+            on_exit=processes.wake,
+        )
+
     every = CompositeRuntime(
         processes,
-        {"docker": docker, "swarm": swarm, "external": lambda _engine, _pool: ExternalRuntime()},
+        {
+            "docker": docker,
+            "swarm": swarm,
+            "kubernetes": kubernetes,
+            "external": lambda _engine, _pool: ExternalRuntime(),
+        },
         pools=project.pools.values(),
     )
     return every

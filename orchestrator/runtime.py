@@ -9,6 +9,8 @@ from orchestrator.base.values import ServedTags
 from orchestrator.config.celery import arguments_of, foreign_arguments_of
 from orchestrator.config.placeholders import filled
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import Fate
+from orchestrator.fleet.placement import Placement
 
 PAUSED: Final = "paused (docker pause)"
 STANDSTILLS: Final = frozenset({PAUSED, "stopped (SIGSTOP)", "its control group is frozen"})
@@ -42,6 +44,7 @@ class Exit:
     `reason` is the runtime's further explanation ("removed from outside").
     `is_stopped`: it was asked to end from outside, by `docker stop` or by an engine that goes down. `is_removed`: its
     container was removed from outside (`docker rm -f`), which ends it.
+    `fate`: what its cluster did to it, where it runs in one.
     `last_lines` is the end of its output, without payloads: at most 20 lines of 500 characters. `stack` has the stacks
     of its threads before it was killed, innermost call first.
     """
@@ -60,6 +63,7 @@ class Exit:
     reason: str = ""
     is_stopped: bool = False
     is_removed: bool = False
+    fate: Fate = ""
     last_lines: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
 
@@ -180,6 +184,9 @@ class Runtime(Protocol):
 
     def usage(self) -> Mapping[str, Usage]:
         """Return the usage of each live worker; a worker that just ended is left out."""
+
+    def placements(self) -> Mapping[str, Placement]:
+        """Return where live workers are and what they wait for, by name; of those that run on a host, nothing."""
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """Sleep until a worker exits, `wake` is called or the time is up; return whether an exit can be reaped."""

@@ -12,6 +12,7 @@ from orchestrator.base.errors import ConfigError
 from orchestrator.config.placeholders import near_misses
 from orchestrator.config.pools import PoolSpec, SupervisorSettings, parse_pools, parse_supervisor
 from orchestrator.runtimes.docker.create import is_out_of_reach, unreachable
+from orchestrator.runtimes.kubernetes import body
 from orchestrator.state.directory import StateDir
 from queue_core.config.celery_names import label_of, store_name
 from queue_core.config.listen import is_private
@@ -202,13 +203,19 @@ def parse(
     if queue_file is not None and not queue_file.server.tokens and not is_private(supervisor.listen or "unix:"):
         why = "other machines could reach it without a token: give server.tokens, or listen on 127.0.0.1"
         problems.append(SettingProblem(("supervisor", "listen"), f"{supervisor.listen}: {why}"))
+    placed: dict[str, PoolSpec] = {}
+    for key, pool in pools.items():
+        try:
+            placed[key] = _in_folder(pool, directory, target)
+        except ValueError as error:  # a file that the pool names can't be read
+            problems.append(SettingProblem(("pools", key, "runtime", pool.runtime_kind, "template"), str(error)))
     if problems or document.repeats or queue_file is None:
         raise document_error(document, problems, overrides)
     notes = tuple(_notes(document, queue_file, pools, directory))
     queue_file = _with_celery_queues(queue_file, pools)
     return Project(
         queue_file,
-        {name: _in_folder(pool, directory, target) for name, pool in pools.items()},
+        placed,
         supervisor,
         directory,
         origins=_origins(document, overrides),
@@ -262,7 +269,7 @@ def _in_folder(pool: PoolSpec, directory: Path, target: Path | None) -> PoolSpec
     the link first, then beside its target. A container starts in its image's folder; its volumes and secrets start from
     the file's folder.
     """
-    if pool.containers is None:
+    if pool.runtime.image is None:
         placed = pool.model_copy(update={"cwd": str((directory / (pool.cwd or "")).resolve())})
         return placed.beside(str(target)) if target is not None and pool.app is not None else placed
     return pool.model_copy(update={"runtime": pool.runtime.beside(directory)})
@@ -325,6 +332,16 @@ def _relations(data: Mapping[str, object]) -> list[SettingProblem]:
     return problems
 
 
+def _out_of_reach(pool: PoolSpec, url: str) -> str:
+    """Return why the pool's workers can't reach the queue, where that is certain; else ""."""
+    boxes, pods = pool.containers, pool.runtime.kubernetes
+    if boxes is not None and is_out_of_reach(boxes.url or url, boxes):
+        return unreachable(boxes.url or url, pool=pool.name)
+    if pods is not None and body.is_out_of_reach(pods.url or url):
+        return body.unreachable(pods.url or url, pool=pool.name)
+    return ""
+
+
 def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSpec], directory: Path) -> list[str]:
     """Return warnings about settings that are valid but may not be intended."""
     notes = []
@@ -346,8 +363,7 @@ def _notes(document: Document, queue_file: QueueFile, pools: Mapping[str, PoolSp
             notes.append(document.line_about(("schedules", name), note))
     for name, pool in pools.items():
         url = queue_file.server.url(directory)
-        if pool.containers is not None and is_out_of_reach(pool.containers.url or url, pool.containers):
-            found = unreachable(pool.containers.url or url, pool=name)
+        if found := _out_of_reach(pool, url):
             notes.append(document.line_about(("pools", name, "runtime"), found))
         for place, why in near_misses(pool.command, pool.env):
             notes.append(document.line_about(("pools", name, *place), why))

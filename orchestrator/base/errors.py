@@ -4,7 +4,8 @@ OrchestratorError
 ├── ConfigError              correct the settings; it lists every problem, not only the first
 ├── SpawnError               back off, then try again: a worker could not be started
 │   └── RuntimeUnavailableError  hold, and try again after a pause: the engine does not answer or is not ready
-│       └── StartPendingError    try again next turn: it is being prepared beside the turns
+│       ├── StartPendingError    try again next turn: it is being prepared beside the turns
+│       └── QuotaError           hold for half a minute: its cluster's quota is used up
 ├── SourceUnavailableError   hold, and try again next turn: the queue did not answer
 ├── AlreadySupervisedError   stop the other supervisor, or use another state directory
 ├── NoOutputError            name a pool or worker that has output here; the message lists them
@@ -39,7 +40,18 @@ class RuntimeUnavailableError(SpawnError):
 
 
 class StartPendingError(RuntimeUnavailableError):
-    """A start waits for what another thread prepares: that takes longer than a turn may."""
+    """A start waits for what another thread prepares: that takes longer than a turn may.
+
+    `seconds`: when to try again, where that is known to be sooner than the next turn.
+    """
+
+    def __init__(self, message: str, *, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        super().__init__(message)
+
+
+class QuotaError(RuntimeUnavailableError):
+    """The cluster's quota is used up; the pool itself is fine."""
 
 
 class SourceUnavailableError(OrchestratorError):

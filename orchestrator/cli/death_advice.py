@@ -26,8 +26,11 @@ _OF_CAUSE: Final[Mapping[str, str]] = {
     Cause.MISCONFIGURED: "fix that and the pool restarts automatically; `towline check` finds the like before a start",
     Cause.QUEUE_LOST: "`towline health` checks whether the server answers; the worker is replaced automatically",
     Cause.OVERDUE: "its handler ran on for longer than the pool's grace: raise grace, or have the handler end sooner",
-    Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when; `docker stop`"
-    " lets a worker finish, and `towline drain` all of a host",
+    Cause.REMOVED: "find out who removes containers: `docker events --filter event=destroy` shows when, for Pods the"
+    " apiserver's audit log; `docker stop` lets a worker finish, and `towline drain` all of a host",
+    Cause.DISRUPTED: "nothing to do: the cluster has taken its node or its place, and its tasks run again; their leases"
+    " do not count. If it happens often: a higher priority_class, requests that fit, or nodes that are not spot",
+    Cause.NODE_LOST: "`kubectl describe node` says what became of it; its tasks run again on other nodes",
     Cause.KILLED: "nothing to do: an operator ended it; its tasks run again, and their leases do not count",
     Cause.ASKED_TWICE: "nothing to do: its supervisor was asked twice to stop, which ends workers at once",
 }

@@ -14,7 +14,7 @@ from orchestrator.config.containers import Volume
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.docker.container_state import at, text
 from orchestrator.runtimes.docker.create import Mount, is_out_of_reach, unreachable
-from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, Api, DockerEngine, error_text, translated_errors
+from orchestrator.runtimes.docker.engine import DEFAULT_ENGINE, DockerEngine, EngineApi, error_text, translated_errors
 from orchestrator.runtimes.docker.own_container import MOUNTS_FILE, not_mounted, our_container, own_container
 from orchestrator.settings_file import Project, state_of
 from queue_core.config.store_urls import masked
@@ -77,7 +77,7 @@ def _engine(url: str | None, pools: list[PoolSpec], *, state_dir: Path, mounts_f
     yield from wrong
 
 
-def _quickest(api: Api) -> float:
+def _quickest(api: EngineApi) -> float:
     """Return the time of the quicker of two pings: the first may open a connection."""
     clock, took = SystemMonotonicClock(), []
     for _ in range(2):
@@ -87,7 +87,7 @@ def _quickest(api: Api) -> float:
     return min(took)
 
 
-def _pool(api: Api, pool: PoolSpec, *, engine: DockerEngine, info: object) -> Iterator[Finding]:
+def _pool(api: EngineApi, pool: PoolSpec, *, engine: DockerEngine, info: object) -> Iterator[Finding]:
     if pool.runtime_kind == "swarm":
         yield from _manager(pool, engine=engine, swarm=at(info, "Swarm"))
     else:
@@ -112,7 +112,7 @@ def _manager(pool: PoolSpec, *, engine: DockerEngine, swarm: object) -> Iterator
         yield Finding("docker", "bad", found, "start its other managers: more than half of them must be there")
 
 
-def _image(api: Api, pool: PoolSpec) -> Iterator[Finding]:
+def _image(api: EngineApi, pool: PoolSpec) -> Iterator[Finding]:
     if pool.containers is None:
         return
     try:
@@ -126,7 +126,7 @@ def _image(api: Api, pool: PoolSpec) -> Iterator[Finding]:
             yield Finding("docker", "warn", message, "the first start fetches it, and waits so long: fetch it before")
 
 
-def _network(api: Api, pool: PoolSpec) -> Iterator[Finding]:
+def _network(api: EngineApi, pool: PoolSpec) -> Iterator[Finding]:
     """Check that the pool's network is there, or the container whose network it uses, in the engine's own words."""
     network = (pool.containers.network if pool.containers else None) or ""
     if network in _BUILT_IN:
@@ -147,7 +147,7 @@ def _network(api: Api, pool: PoolSpec) -> Iterator[Finding]:
         yield Finding("docker", "bad", f"pool {pool.name}: network {network}: {message}", fix)
 
 
-def _folders(api: Api, pool: PoolSpec) -> Iterator[Finding]:
+def _folders(api: EngineApi, pool: PoolSpec) -> Iterator[Finding]:
     """Have the engine create a container with the folders and files that the pool mounts; it is never started."""
     settings = pool.containers
     if settings is None:

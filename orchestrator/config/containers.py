@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler, model_seriali
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from orchestrator.config.kubernetes import KubernetesSettings
 from orchestrator.config.model import FleetSettingsModel
 from queue_core.config.units import Bytes
 
@@ -21,11 +22,14 @@ MAX_CPUS: Final = 1_024.0
 OWN_LABELS: Final = "towline."
 """The prefix of the supervisor's own labels."""
 
-RuntimeKind = Literal["process", "external", "docker", "swarm"]
+RuntimeKind = Literal["process", "external", "docker", "swarm", "kubernetes"]
 
 _VOLUME: Final = re.compile(r"(?P<source>[^:]+):(?P<target>/[^:]*)(?::(?P<mode>ro|rw))?")
 _ENGINE_URL: Final = r"^(unix:///|tcp://|http://|https://|ssh://).+$"
-_WRITE_A_RUNTIME: Final = "write process, external, {docker: {image: NAME}} or {swarm: {image: NAME}}"
+_WITH_IMAGE: Final = ("docker", "swarm", "kubernetes")
+_WRITE_A_RUNTIME: Final = (
+    "write process, external, {docker: {image: NAME}}, {swarm: {image: NAME}} or {kubernetes: {image: NAME}}"
+)
 
 
 def _cpus(value: object) -> object:
@@ -170,11 +174,12 @@ class SwarmSettings(ContainerSettings):
 class RuntimeSetting(FleetSettingsModel):
     """The runtime of a pool's workers. At most one of the fields is given; none means a process.
 
-    A file writes a word, `process` or `external`, or a mapping with one key, `docker` or `swarm`.
+    A file writes a word, `process` or `external`, or a mapping with one key, `docker`, `swarm` or `kubernetes`.
     """
 
     docker: ContainerSettings | None = Field(default=None, description="A container of the Docker Engine.")
     swarm: SwarmSettings | None = Field(default=None, description="A task of a Docker Swarm service.")
+    kubernetes: KubernetesSettings | None = Field(default=None, description="A Pod of a Kubernetes cluster.")
     external: Literal[True] | None = Field(default=None, description="Started by something else, as by KEDA.")
 
     @property
@@ -184,24 +189,44 @@ class RuntimeSetting(FleetSettingsModel):
             return "docker"
         if self.swarm is not None:
             return "swarm"
+        if self.kubernetes is not None:
+            return "kubernetes"
         return "external" if self.external else "process"
 
     @property
+    def is_elsewhere(self) -> bool:
+        """True if its workers use other hosts than the supervisor's: nothing of it bounds them."""
+        return self.kind in {"external", "kubernetes"}
+
+    @property
     def containers(self) -> ContainerSettings | None:
-        """The settings of its containers; None if a worker is no container."""
+        """The settings of its containers; None if a worker is no container of an engine."""
         return self.docker or self.swarm
+
+    @property
+    def engine(self) -> str | None:
+        """The engine or cluster that runs its workers, as the settings name it; None for the default one."""
+        found = self.containers or self.kubernetes
+        return None if found is None else found.engine
+
+    @property
+    def image(self) -> str | None:
+        """The image that its workers run; None if they are programs of this host, or started by something else."""
+        found = self.containers or self.kubernetes
+        return None if found is None else found.image
 
     def beside(self, folder: Path) -> "RuntimeSetting":
         """Return the same with every path of the host absolute: a relative one starts from `folder`."""
         update = {
             "docker": self.docker and self.docker.beside(folder),
             "swarm": self.swarm and self.swarm.beside(folder),
+            "kubernetes": self.kubernetes and self.kubernetes.beside(folder),
         }
         return self.model_copy(update=update)
 
     @model_serializer(mode="wrap")
     def _written(self, write: Callable[[object], dict[str, object]]) -> object:
-        if self.containers is None:
+        if self.image is None:
             return self.kind
         return {self.kind: write(self)[self.kind]}
 
@@ -210,7 +235,7 @@ class RuntimeSetting(FleetSettingsModel):
         schema = handler.resolve_ref_schema(handler(core))
         properties = schema.get("properties", {})
         choices: list[object] = [{"enum": ["process", "external"]}]
-        for name in ("docker", "swarm"):
+        for name in _WITH_IMAGE:
             inner = next(one for one in properties[name]["anyOf"] if one.get("type") != "null")
             choices.append(
                 {"type": "object", "properties": {name: inner}, "required": [name], "additionalProperties": False}
@@ -230,7 +255,7 @@ def runtime_of(value: object) -> object:
         return PROCESS
     if value == "external":
         return EXTERNAL
-    if value in ("docker", "swarm") or (isinstance(value, Mapping) and list(value.values()) == [None]):
+    if value in _WITH_IMAGE or (isinstance(value, Mapping) and list(value.values()) == [None]):
         value = value if isinstance(value, str) else next(iter(value))
         raise ValueError(f"{value}: needs an image at least: write {{{value}: {{image: NAME}}}}")
     if isinstance(value, Mapping):

@@ -20,6 +20,7 @@ from orchestrator.config.celery import (
     derived_from,
 )
 from orchestrator.config.containers import PROCESS, ContainerSettings, RuntimeChoice, RuntimeKind
+from orchestrator.config.kubernetes import MAX_POOL_NAME_CHARS, WITHOUT_REPLACEMENT
 from orchestrator.config.model import (
     CONTRADICTION,
     DEFAULT_MAX_WORKERS,
@@ -308,6 +309,9 @@ class PoolSpec(FleetSettingsModel):
         for setting, default in (("celery", None), ("redact", "on")):  # the digest is as it was before there was one
             if settings[setting] == default:
                 del settings[setting]
+        if self.runtime.kubernetes is not None:
+            for setting in WITHOUT_REPLACEMENT:
+                del settings["runtime"]["kubernetes"][setting]
         if self._app_folder is not None:
             settings["app_folder"] = self._app_folder
         return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
@@ -404,7 +408,7 @@ def _parse_pool(name: object, settings: object) -> PoolSpec | list[SettingProble
             error, model=PoolSpec, prefix=path, leave_out={CONTRADICTION, "default_factory_not_called"}
         )
         # If a field is invalid, pydantic does not compare fields, so they are compared here.
-        problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions(settings)]
+        problems += [SettingProblem((*path, *m.path), m.message) for m in _contradictions({**settings, "name": name})]
         return problems
     return problems or pool
 
@@ -424,14 +428,7 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
         yield SettingProblem(("untagged",), "give either tags or untagged, not both")
     if isinstance(tags, list | tuple) and len(set(map(str, tags))) < len(tags):
         yield SettingProblem(("tags",), "a tag is given twice")
-    cwd, runtime = settings.get("cwd"), settings.get("runtime")
-    if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
-        yield SettingProblem(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
-    command = settings.get("command")
-    if isinstance(runtime, Mapping) and "swarm" in runtime and isinstance(command, list | tuple):
-        for index, argument in enumerate(command):
-            if names_worker(str(argument)):
-                yield SettingProblem(("command", index), _ONE_COMMAND)
+    yield from _runtime_contradictions(settings)
     workers = settings.get("workers")
     if isinstance(workers, Mapping):
         low, high = workers.get("min", 0), workers.get("max", DEFAULT_MAX_WORKERS)
@@ -441,6 +438,22 @@ def _contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
             yield from _window_contradictions(settings.get("schedule"), low, high)
     else:
         yield from _window_contradictions(settings.get("schedule"), 0, DEFAULT_MAX_WORKERS)
+
+
+def _runtime_contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:
+    """Yield the problems of settings that don't go with the pool's runtime."""
+    cwd, runtime = settings.get("cwd"), settings.get("runtime")
+    if isinstance(cwd, str) and isinstance(runtime, Mapping) and not cwd.startswith("/"):
+        yield SettingProblem(("cwd",), f"{cwd}: a container's cwd is a path in its image: begin it with /")
+    name = settings.get("name")
+    if isinstance(runtime, Mapping) and "kubernetes" in runtime and len(str(name)) > MAX_POOL_NAME_CHARS:
+        most = f"at most {MAX_POOL_NAME_CHARS} characters, so that a Pod's name is a host name"
+        yield SettingProblem((), f"{name}: the name of a pool of Pods has {most}: it has {len(str(name))}")
+    command = settings.get("command")
+    if isinstance(runtime, Mapping) and "swarm" in runtime and isinstance(command, list | tuple):
+        for index, argument in enumerate(command):
+            if names_worker(str(argument)):
+                yield SettingProblem(("command", index), _ONE_COMMAND)
 
 
 def _start_contradictions(settings: Mapping[str, object]) -> Iterator[SettingProblem]:

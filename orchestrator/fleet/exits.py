@@ -5,7 +5,7 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Final, Literal, Protocol
 
 from orchestrator.base.clock import Monotonic
 from orchestrator.fleet.last_words import HangingCall, last_traceback, last_words_of, place_in_stack
@@ -60,6 +60,11 @@ _RETIRED: Final = "retired by its supervisor"
 _BARE_CODE: Final = re.compile(r"exit code \d+")
 
 
+Fate = Literal["", "disrupted", "node lost", "removed"]
+"""What the cluster of a worker says of its end: `disrupted`, it was evicted, preempted, or refused by its node; `node
+lost`, its node does not answer, or is gone; `removed`, somebody removed its Pod."""
+
+
 class Cause(StrEnum):
     """The cause of a worker's end."""
 
@@ -76,7 +81,9 @@ class Cause(StrEnum):
     ASKED_TWICE = "asked twice"  # it was asked to finish, and its supervisor was asked again before it had
     KILLED = "killed"  # an operator ordered its end
     UNRESPONSIVE = "unresponsive"  # it did not respond, and was ended for that
-    REMOVED = "removed"  # somebody else removed its container
+    REMOVED = "removed"  # somebody else removed its container, or its Pod
+    DISRUPTED = "disrupted"  # its cluster ended it: evicted, preempted, or its node was shut down or refused it
+    NODE_LOST = "node lost"  # its node does not answer, or is gone: nobody saw its end
     UNKNOWN = "unknown"  # an adopted process: only its parent gets its exit code
 
 
@@ -92,15 +99,25 @@ GAVE_ITS_TASK_BACK: Final = frozenset({Cause.TIMED_OUT, Cause.HUNG})
 HANGS: Final = frozenset({Cause.HUNG, Cause.UNRESPONSIVE})
 """Causes for which the leases that the worker let expire belong to its end."""
 
-WITHOUT_FAULT: Final = GAVE_ITS_TASK_BACK | {
-    Cause.DRAINED,
-    Cause.OVERDUE,
-    Cause.ASKED_TWICE,
-    Cause.KILLED,
-    Cause.QUEUE_LOST,
-    Cause.UNRESPONSIVE,
-    Cause.REMOVED,
-}
+ENDED_BY_CLUSTER: Final = frozenset({Cause.DISRUPTED, Cause.NODE_LOST})
+"""Causes that lie in the cluster: no start with them has failed, and no task is at fault."""
+
+SPARED: Final = ENDED_BY_CLUSTER | {Cause.KILLED}
+"""Causes for which the leases of its tasks do not count."""
+
+WITHOUT_FAULT: Final = (
+    GAVE_ITS_TASK_BACK
+    | ENDED_BY_CLUSTER
+    | {
+        Cause.DRAINED,
+        Cause.OVERDUE,
+        Cause.ASKED_TWICE,
+        Cause.KILLED,
+        Cause.QUEUE_LOST,
+        Cause.UNRESPONSIVE,
+        Cause.REMOVED,
+    }
+)
 """Causes for which the tasks that the worker holds are not suspected: it was asked to end, or its queue was away, or it
 gave the one at fault back by itself."""
 
@@ -147,6 +164,8 @@ class EndedWorker(Protocol):
     def is_stopped(self) -> bool: ...
     @property
     def is_removed(self) -> bool: ...
+    @property
+    def fate(self) -> Fate: ...
     @property
     def last_lines(self) -> Sequence[str]: ...
     @property
@@ -209,7 +228,7 @@ def unreachable_notice(worker: str) -> DeathNotice:
 
 def ending_of(ended: EndedWorker, cause: Cause) -> str:
     """Return a worker's end in a word or two: its signal, its exit code, or else its cause."""
-    if cause in {Cause.OUT_OF_MEMORY, Cause.REMOVED}:
+    if cause in {Cause.OUT_OF_MEMORY, Cause.REMOVED} or cause in ENDED_BY_CLUSTER:
         return cause.value
     number = _signal_of(ended)
     if number is not None:
@@ -238,6 +257,8 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.out_of_memory:
         whom = "this worker, not its template" if ended.is_forked else "it"
         return Cause.OUT_OF_MEMORY, f"the kernel ended {whom}: out of memory{_memory_text(ended)}"
+    if ended.fate:
+        return _by_cluster(ended)
     is_killed = number == signal.SIGKILL or (number is None and ended.code is None)
     if ended.is_removed and is_killed and not (drained or overdue):
         return Cause.REMOVED, "its container was removed by somebody else"
@@ -255,6 +276,15 @@ def _cause_of(ended: EndedWorker, *, drained: bool, overdue: bool) -> tuple[Caus
     if ended.code in {EXIT_FINISHED, None}:
         return (Cause.DRAINED, f"{ASKED_TO_FINISH}{_why(ended)}") if drained else _voluntary_exit(ended)
     return Cause(_EXITS.get(ended.code, "crashed")), _code_in_words(ended, ended.code)
+
+
+def _by_cluster(ended: EndedWorker) -> tuple[Cause, str]:
+    """Return why a worker ended that its cluster, or somebody who may change it, has ended."""
+    if ended.fate == "disrupted":
+        return Cause.DISRUPTED, "its cluster ended it"
+    if ended.fate == "node lost":
+        return Cause.NODE_LOST, "its node is lost, and nobody saw its end"
+    return Cause.REMOVED, "its Pod was removed by somebody else"
 
 
 def _why(ended: EndedWorker) -> str:

@@ -212,8 +212,12 @@ def _states(pool: Json, queue: str, *, is_paused: bool) -> tuple[str, ...]:
 def _worker(worker: Json, now_seconds: float) -> WorkerFigures:
     state = text_in(worker, "state")
     notes = [word for word in ("forked", "adopted") if worker.get(word)]
-    condition = text_in(worker, "condition")
-    if state == "unresponsive" or (condition and state in _LEAVING):  # it is also told while it is ended for that
+    condition, node = text_in(worker, "condition"), text_in(worker, "node")
+    if node:
+        notes.append(f"on {node}")
+    if state == "unresponsive" or (
+        condition and (state in _LEAVING or state == "starting")
+    ):  # it is also told while it is ended for that
         notes.append(condition or "neither holds nor requests a lease")
     if worker.get("replaced_by"):
         notes.append(f"replaced by {worker['replaced_by']}")

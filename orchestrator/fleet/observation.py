@@ -37,7 +37,9 @@ def observe(fleet: Fleet, sample: QueueSample) -> Fleet:
             before, sample, held.get(name, ()), done.get(name, ()), acted_ago=acted.get(name)
         )
         if before.started_at is None and worker.started_at is not None and not before.adopted:
-            started.append(Started(name, worker.started_at - worker.spawned_at, before.is_forked))
+            seconds, place = worker.started_at - worker.spawned_at, before.place
+            node_wait = None if place.was_gated else place.node_wait_seconds or 0.0
+            started.append(Started(name, seconds, before.is_forked, node_wait))
     return _proven(Fleet(fleet.pool, workers, fleet.crash, tuple(started), fleet.forks), sample.at)
 
 
@@ -96,6 +98,7 @@ def _observed(
         worker.killed_by,
         worker.replaced_for,
         worker.leaves_for,
+        worker.place,
     )
 
 

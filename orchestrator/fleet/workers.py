@@ -12,6 +12,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import (
     ASKED_TO_FINISH,
+    ENDED_BY_CLUSTER,
     GAVE_ITS_TASK_BACK,
     WRONG_BY_ITSELF,
     Cause,
@@ -21,6 +22,7 @@ from orchestrator.fleet.exits import (
     finished_by_itself,
 )
 from orchestrator.fleet.last_words import last_words_of, place_in_stack
+from orchestrator.fleet.placement import ANYWHERE, COLD_SECONDS, Placement
 from orchestrator.fleet.quarantine import is_solo_worker
 from queue_core.process.wording import counted
 
@@ -61,7 +63,7 @@ class Worker:
     `stops`: further signals that it was sent as it had not finished (see `PoolSpec.further_stops`).
     `cpu_seconds`: the time that it and its children had used when it was last measured.
     `killed_by`: the operator who ordered its end; `replaced_for`: the one who had all workers of its pool replaced.
-    `leaves_for`: why it was asked to finish.
+    `leaves_for`: why it was asked to finish. `place`: where its cluster has placed it.
     """
 
     worker: str
@@ -89,6 +91,7 @@ class Worker:
     killed_by: str = ""
     replaced_for: str = ""
     leaves_for: str = ""
+    place: Placement = ANYWHERE
 
     @property
     def is_external(self) -> bool:
@@ -121,11 +124,20 @@ NOT_REMEMBERED: Final = RememberedWorker()
 
 @value
 class Started:
-    """A worker that asked for its first lease, `seconds` after it was spawned."""
+    """A worker that asked for its first lease, `seconds` after it was spawned.
+
+    `node_wait_seconds` is the part of it until it had a node; None where it also waited for its admission.
+    """
 
     worker: str
     seconds: float
     is_forked: bool = False
+    node_wait_seconds: float | None = 0.0
+
+    @property
+    def is_cold(self) -> bool:
+        """True if it had to wait for a node, so that its time says nothing about the next start that finds one."""
+        return self.node_wait_seconds is None or self.node_wait_seconds > COLD_SECONDS
 
 
 @value
@@ -186,9 +198,12 @@ class Fleet:
 
 
 def least_recently_used(workers: tuple[Worker, ...]) -> list[Worker]:
-    """Return the idle ones among `workers`, the longest idle first."""
+    """Return the idle ones among `workers`: first those on nodes with fewest workers, then the longest idle.
+
+    So nodes become empty, and their cluster can remove them.
+    """
     idle = [w for w in workers if w.state == "idle"]
-    return sorted(idle, key=lambda w: (w.since, w.worker)) if len(idle) > 1 else idle
+    return sorted(idle, key=lambda w: (w.place.neighbours, w.since, w.worker)) if len(idle) > 1 else idle
 
 
 def billed_for(worker: Worker, spec: PoolSpec, *, now: Monotonic) -> float:
@@ -252,6 +267,20 @@ def recalled(fleet: Fleet, memories: Mapping[str, RememberedWorker]) -> Fleet:
             )
         workers[name] = worker
     return replace(fleet, workers=workers)
+
+
+def placed(fleet: Fleet, places: Mapping[str, Placement], *, now: Monotonic) -> Fleet:
+    """Store each worker's place; an idle one whose node does not answer is unresponsive."""
+    workers = dict(fleet.workers)
+    for name, worker in fleet.workers.items():
+        place = places.get(name, ANYWHERE)
+        if place != worker.place:
+            workers[name] = worker = replace(worker, place=place)  # noqa: PLW2901
+        if place.is_silent and worker.state == "idle":
+            workers[name] = replace(worker, state="unresponsive", since=now, hung_at=now, condition=place.words)
+    return (
+        fleet if all(workers[name] is one for name, one in fleet.workers.items()) else replace(fleet, workers=workers)
+    )
 
 
 def unresponsive(fleet: Fleet, worker: str, *, now: Monotonic) -> Fleet:
@@ -471,7 +500,7 @@ def with_replacement_ordered(fleet: Fleet, by: str, *, at: Monotonic) -> Fleet:
 
 def _is_failed_start(worker: Worker, cause: Cause, *, at: Monotonic) -> bool:
     """Return whether a start failed: no lease call, or a crash or an immediate end before the first lease."""
-    if cause in {Cause.DRAINED, Cause.KILLED} or cause in GAVE_ITS_TASK_BACK:
+    if cause in {Cause.DRAINED, Cause.KILLED} or cause in GAVE_ITS_TASK_BACK or cause in ENDED_BY_CLUSTER:
         return False
     if worker.state == "alone" and cause is Cause.FINISHED:
         return False

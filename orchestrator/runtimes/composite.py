@@ -8,6 +8,7 @@ from orchestrator.base.clock import Monotonic
 from orchestrator.base.errors import RuntimeUnavailableError
 from orchestrator.config.containers import RuntimeKind
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.placement import Placement
 from orchestrator.runtime import (
     NOTHING_KNOWN,
     ApplicationReport,
@@ -103,6 +104,8 @@ class CompositeRuntime:
         ours: dict[str, list[WorkerHandle]] = {}
         for handle in remembered:
             key = key_of_ref(handle.ref)
+            if key.startswith("kubernetes"):
+                key = _cluster_among(needed, key)
             ours.setdefault(swarm if key == "swarm" else key, []).append(handle)
         for key in ours:
             needed.setdefault(key, None)
@@ -127,6 +130,13 @@ class CompositeRuntime:
         for runtime in self._runtimes.values():
             used.update(runtime.usage())
         return used
+
+    def placements(self) -> Mapping[str, Placement]:
+        """See `Runtime.placements`."""
+        places: dict[str, Placement] = {}
+        for runtime in self._runtimes.values():
+            places.update(runtime.placements())
+        return places
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""
@@ -154,7 +164,7 @@ class CompositeRuntime:
         if key in self._runtimes:
             return self._runtimes[key]
         runtime = self._get_or_create(key, pool)
-        if self._has_adopted:
+        if self._has_adopted and pool.runtime_kind != "kubernetes":  # its own are given to new starts, or fenced first
             # Workers found there belong to no pool of ours: adoption is over.
             for handle in runtime.adopt(now=now):
                 why = "it belongs to no pool of the settings"
@@ -174,7 +184,7 @@ class CompositeRuntime:
 
 def key_of(pool: PoolSpec) -> str:
     """Return the key of the runtime that runs a pool's workers: its kind, and its engine if it names one."""
-    engine = pool.containers.engine if pool.containers is not None else None
+    engine = pool.runtime.engine
     return f"{pool.runtime_kind}{ENGINE_SEPARATOR}{engine}" if engine else pool.runtime_kind
 
 
@@ -184,4 +194,15 @@ def key_of_ref(ref: str) -> str:
     if kind == "pid":
         return "process"
     engine, found, _ = rest.rpartition("#")
-    return f"{kind}{ENGINE_SEPARATOR}{engine}" if found and kind == "docker" else kind
+    return f"{kind}{ENGINE_SEPARATOR}{engine}" if found and kind in {"docker", "kubernetes"} else kind
+
+
+def _cluster_among(known: Iterable[str], key: str) -> str:
+    """Return which of the known runtimes runs a Pod; a setting without context or namespace means the present ones."""
+    context, _, namespace = key.partition(ENGINE_SEPARATOR)[2].partition("/")
+    for one in known:
+        kind, _, engine = one.partition(ENGINE_SEPARATOR)
+        its_context, _, its_namespace = engine.partition("/")
+        if kind == "kubernetes" and its_context in {"", context} and its_namespace in {"", namespace}:
+            return one
+    return key

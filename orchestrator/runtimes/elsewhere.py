@@ -1,7 +1,10 @@
 """A runtime's answers about workers that are no processes of this host: nothing is forked or imported."""
 
+from collections.abc import Mapping
+
 from orchestrator.base.clock import Monotonic
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.placement import Placement
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, SpawnRequest
 
 
@@ -21,3 +24,7 @@ class WorkersElsewhere:
     ) -> ApplicationReport:
         """See `Runtime.application`: it is not on this host."""
         return NOTHING_KNOWN
+
+    def placements(self) -> Mapping[str, Placement]:
+        """See `Runtime.placements`: nothing."""
+        return {}

@@ -23,6 +23,7 @@ from orchestrator.base.errors import SpawnError
 from orchestrator.capacity.host import HostMeter
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.last_words import last_words_of
+from orchestrator.fleet.placement import Placement
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.runtimes import procfs
 from orchestrator.runtimes.forked_memory import ForkedMemory, ForkedMemoryMeter
@@ -350,6 +351,10 @@ class ProcessRuntime:
         for worker, usage in used.items():
             self._peaks[worker] = max(self._peaks.get(worker, 0), usage.memory_bytes)
         return used
+
+    def placements(self) -> Mapping[str, Placement]:
+        """See `Runtime.placements`: nothing, as they are on this host."""
+        return {}
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         """See `Runtime.wait_for_exit`."""

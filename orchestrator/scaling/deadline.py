@@ -166,6 +166,8 @@ def capacity_of(
     for w in alive:
         if w.state == "starting":
             mean_start = forked if w.is_forked else executed
+            if w.place.is_unplaced:
+                mean_start += estimates.nodes.usual_seconds
             ready_in_seconds.append(max(0.0, mean_start - (now - w.spawned_at)))
             continue
         leases = w.leases

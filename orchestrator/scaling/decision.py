@@ -31,6 +31,8 @@ Rule = Literal[
     "misconfigured",
     "crash_loop",
     "runtime_unavailable",
+    "quota",
+    "max_pending",
     "failing_work",
     "contention",
     "queue_paused",
@@ -69,6 +71,8 @@ GuardName = Literal[
     "misconfigured",
     "crash_loop",
     "runtime_unavailable",
+    "quota",
+    "max_pending",
     "failing_work",
     "contention",
     "host_headroom",
@@ -109,8 +113,8 @@ class Conditions:
     `cores` are the host's; `start_seconds` is the CPU time of the next start, once known; `allocation` is the pool's
     part of the host's free capacity (None: not measured); `bounds_by` says what set the pool's bounds, if not its
     settings' `workers`; `notes` are recorded with the decision; `runtime_trouble` is why the runtime can't start
-    workers; `application_failure` is why no worker can use the pool's application; `helpers` are the other pools that
-    take tasks of this one.
+    workers; `quota` is what its cluster says of a quota that is used up; `application_failure` is why no worker can use
+    the pool's application; `helpers` are the other pools that take tasks of this one.
     """
 
     paused: Paused = "no"
@@ -122,6 +126,7 @@ class Conditions:
     finish_by: FinishBy | None = None
     notes: tuple[str, ...] = ()
     runtime_trouble: str = ""
+    quota: str = ""
     application_failure: str = ""
     helpers: tuple[HelperPool, ...] = ()
 

@@ -14,6 +14,7 @@ from orchestrator.base.values import value
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.workers import Started
 from orchestrator.scaling.idle_gaps import IdleGaps
+from orchestrator.scaling.node_waits import NodeWaits
 
 _STATE_VERSION: Final = 1
 _KEEP_PER_LEASE: Final = 0.5 ** (1 / 200)  # weight that older leases keep per lease: half-life 200 leases
@@ -146,7 +147,8 @@ class Estimates:
     suite than a fixed 0.8).
 
     Starts are learned by kind: one `forked` from a process that has imported its application takes a hundredth of one
-    that is `executed`. `forks` says of which kind the pool's next start is.
+    that is `executed`. `forks` says of which kind the pool's next start is, `waits_for_node` whether it will have to
+    wait for a node.
     """
 
     service: ServiceTime = ServiceTime()
@@ -157,11 +159,17 @@ class Estimates:
     outcomes: Outcomes = Outcomes()
     forked: Startup = _PRIOR_FORK
     forks: bool = False
+    nodes: NodeWaits = NodeWaits()
+    waits_for_node: bool = False
 
     @property
     def startup(self) -> Startup:
-        """The starts to plan with: those of the next start's kind."""
-        return self.forked if self.forks else self.executed
+        """The starts to plan with: those of the next start's kind, with its wait for a node if it has to have one."""
+        if self.forks:
+            return self.forked
+        if self.waits_for_node:
+            return Startup(self.executed.count, self.executed.mean_seconds + self.nodes.usual_seconds)
+        return self.executed
 
     @property
     def starts(self) -> int:
@@ -190,6 +198,8 @@ class Estimates:
         needed: int,
         elapsed_seconds: float,
         spec: PoolSpec,
+        size: int = 0,
+        unplaced: int = 0,
     ) -> "Estimates":
         """Learn from a new sample.
 
@@ -201,11 +211,13 @@ class Estimates:
             needed: the fleet that the work since the previous sample needed, in workers.
             elapsed_seconds: since the previous sample, more than 0.
             spec: the pool.
+            size: the number of workers, of which `unplaced` wait for a node.
         """
         slo_seconds, begun, late, held_seconds = spec.slo, summary.begun, summary.late, summary.finished_seconds
-        executed, forked = self.executed, self.forked
+        executed, forked, nodes = self.executed, self.forked, self.nodes
         if started:
-            executed = executed.after([one.seconds for one in started if not one.is_forked])
+            executed = executed.after([one.seconds for one in started if not (one.is_forked or one.is_cold)])
+            nodes = nodes.after(started, size=size)
             forked = forked.after([one.seconds for one in started if one.is_forked])
         startup = forked if forks else executed
         memory_seconds = _clamped(_MEMORY_SECONDS[0], slo_seconds + startup.mean_seconds, _MEMORY_SECONDS[1])
@@ -220,6 +232,8 @@ class Estimates:
             self.outcomes.after(sample.finished) if held_seconds else self.outcomes,
             forked,
             forks,
+            nodes,
+            bool(nodes.seconds) and (unplaced > 0 or nodes.is_expected(size=size)),
         )
 
     def restart_seconds(self, spec: PoolSpec) -> float:
@@ -238,6 +252,7 @@ class Estimates:
             "arrival_rate": self.arrival_rate,
             "slack": self.slack,
             "gaps": self.gaps.to_json(),
+            **({"nodes": self.nodes.to_json()} if self.nodes.seconds else {}),
         }
 
     @staticmethod
@@ -254,6 +269,7 @@ class Estimates:
             gaps=IdleGaps.from_json(data.get("gaps")),
             forked=_startup(_numbers(data.get("forked", asdict(_PRIOR_FORK)), Startup)),
             forks=data.get("forks") is True,
+            nodes=NodeWaits.from_json(data.get("nodes", {})),
         )
 
 

@@ -58,6 +58,29 @@ def runtime_unavailable(target: int, facts: Facts) -> tuple[int, Limit] | None:
     return facts.current, Limit("runtime_unavailable", trouble)
 
 
+def quota(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Start no worker for a while after the cluster has refused one for its quota."""
+    said = facts.conditions.quota
+    if not said or target <= facts.current:
+        return None
+    return facts.current, Limit("quota", f"the cluster's quota is used up: {said}")
+
+
+def max_pending(target: int, facts: Facts) -> tuple[int, Limit] | None:
+    """Ask for no more Pods than `max_pending` that no node has: they only keep the scheduler busy."""
+    settings = facts.spec.runtime.kubernetes
+    if settings is None or target <= facts.current:
+        return None
+    waiting = [w for w in facts.alive if w.place.is_unplaced]
+    most = facts.current + max(0, settings.max_pending - len(waiting))
+    if target <= most:
+        return None
+    bound = f"max_pending is {settings.max_pending:,}"
+    words = next((f": {w.place.words}" for w in waiting if w.place.words), "")
+    why = f"{len(waiting):,} wait for a node, and {bound}{words}" if waiting else f"{bound} at a time"
+    return most, Limit("max_pending", why)
+
+
 def failing_work(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Stay below the size from which tasks fail by overload; do not grow while nearly every task fails."""
     if facts.spec.on_failure == "ignore":
@@ -152,7 +175,7 @@ def spawn_parallelism(target: int, facts: Facts) -> tuple[int, Limit] | None:
     """Limit the workers that start at a time: starts that compete for the cores are all slow."""
     if target <= facts.current:
         return None
-    if facts.spec.spawn_parallelism is None and facts.spec.runtime_kind == "external":
+    if facts.spec.spawn_parallelism is None and facts.spec.runtime.is_elsewhere:
         return None  # they do not start on this host
     at_a_time = facts.conditions.starts_at_a_time(facts.spec)
     most = facts.current + max(0, at_a_time - facts.starting)
@@ -255,6 +278,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     misconfigured,
     crash_loop,
     runtime_unavailable,
+    quota,
     failing_work,
     contention,
     queue_paused,
@@ -262,6 +286,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
     host_headroom,
     budget,
     bounds,
+    max_pending,
     max_step_up,
     spawn_parallelism,
     paused,
@@ -270,7 +295,7 @@ GUARDS: Final[tuple[Guard, ...]] = (
 )
 
 _AGAINST_GROWTH: Final = frozenset(
-    {crash_loop, runtime_unavailable, queue_paused, rate_limited, max_step_up, spawn_parallelism}
+    {crash_loop, runtime_unavailable, quota, max_pending, queue_paused, rate_limited, max_step_up, spawn_parallelism}
 )
 _BESIDE_GROWTH: Final = tuple([guard for guard in GUARDS if guard not in _AGAINST_GROWTH])
 """Guards that may change a target which is not above the present size; none raises it above that."""

@@ -157,6 +157,8 @@ def learn(state: PolicyState, sample: QueueSample, *, fleet: Fleet, spec: PoolSp
         summary,
         started=fleet.started,
         forks=fleet.forks,
+        size=len(alive),
+        unplaced=sum(1 for w in alive if w.place.is_unplaced),
         needed=needed,
         elapsed_seconds=elapsed,
         spec=spec,

@@ -79,11 +79,12 @@ def plan_actions(
 ) -> Plan:
     """Return the actions that bring `fleet` towards `decision.target`, at most `MAX_ACTIONS` of them.
 
-    Shrinking retires idle workers only. A busy worker finishes its leases and gets no more, without a deadline, only if
-    the pool is above its upper bound, a guard has found that fewer do as much, or it is outdated and its replacement
-    has started or has no place (ADR 17). Every process counts towards the upper bound until it is collected, so growth
-    waits for leaving workers; up to `surge_workers` are exempt if another one replaces them or they hang (ADR 9).
-    `reserved` places stay free. A worker that hangs is ended after its grace, or at once if its place is needed.
+    Shrinking retires idle workers, and before them those that wait for a node. A busy worker finishes its leases and
+    gets no more, without a deadline, only if the pool is above its upper bound, a guard has found that fewer do as
+    much, or it is outdated and its replacement has started or has no place (ADR 17). Every process counts towards the
+    upper bound until it is collected, so growth waits for leaving workers; up to `surge_workers` are exempt if
+    another one replaces them or they hang (ADR 9). `reserved` places stay free. A worker that hangs is ended after
+    its grace, or at once if its place is needed.
     """
     most = spec.workers.max
     if len(fleet.workers) == decision.target <= most and _is_settled(fleet, spec, now):
@@ -93,14 +94,15 @@ def plan_actions(
     retire = _surplus(alive, decision, spec=spec, now=now)
     finish = _freed(fleet) + _above_max(alive, retire, spec=spec, decision=decision)
     replaced = _replaced(fleet, spec=spec, now=now)
-    places = most + min(surge, _succeeded(fleet)) - len(fleet.workers)
+    present = len(fleet.workers) - _taken(fleet)
+    places = most + min(surge, _succeeded(fleet)) - present
     free = max(0, places - reserved)
     wanted = max(0, decision.target - len(alive))
     grow = min(free, wanted)
     end = _hung(fleet, spec=spec, needed=wanted - grow - len(fleet.leaving), now=now)
     spawn = [Spawn(decision.why)] * grow
     if not (grow or retire or finish or replaced or _is_replacing_unwise(decision, fleet, spec)):
-        beside = _fitting(max(0, most + surge - len(fleet.workers)), conditions)
+        beside = _fitting(max(0, most + surge - present), conditions)
         finish, spawn = _replacing(fleet, alive, spec=spec, places=beside, target=decision.target, now=now)
         if places < 0:  # a worker that went could have no successor before others have gone
             finish = []
@@ -135,15 +137,22 @@ def _overdue(fleet: Fleet, now: Monotonic) -> list[WorkerRemoval]:
     for w in fleet.workers.values():
         if w.deadline_at is not None and now >= w.deadline_at:
             leaves.append(WorkerRemoval(w.worker, "it did not finish within its grace"))
-        elif w.started_at is None and w.state in _STARTING and now - w.since >= START_LIMIT_SECONDS:
+        elif w.place.is_unplaced:
+            continue  # it may wait for as long as its cluster has no node
+        elif w.started_at is None and w.state in _STARTING and _start_seconds(w, now) >= START_LIMIT_SECONDS:
             leaves.append(WorkerRemoval(w.worker, f"it has requested no lease in {START_LIMIT_SECONDS:.0f} s"))
     return leaves
+
+
+def _start_seconds(worker: Worker, now: Monotonic) -> float:
+    """Return how long a worker has been starting, without its wait for a node."""
+    return now - worker.since - (worker.place.node_wait_seconds or 0.0)
 
 
 def _hung(fleet: Fleet, *, spec: PoolSpec, needed: int, now: Monotonic) -> list[WorkerRemoval]:
     """Return the workers to end: those that hang beyond their grace, and up to `needed` others that hang."""
     leaves = []
-    for index, w in enumerate(fleet.unresponsive):
+    for index, w in enumerate(w for w in fleet.unresponsive if not w.place.is_silent):  # nobody could end those
         if now - w.since >= spec.grace:
             leaves.append(WorkerRemoval(w.worker, f"it is unresponsive for longer than its grace of {spec.grace:g} s"))
         elif index < needed:
@@ -162,8 +171,9 @@ def _surplus(alive: tuple[Worker, ...], decision: Decision, *, spec: PoolSpec, n
     surplus = len(alive) - decision.target
     if surplus <= 0:
         return []
+    unplaced = sorted((w for w in alive if w.place.is_unplaced), key=lambda w: (-w.spawned_at, w.worker))
     idle = [w for w in least_recently_used(alive) if not billed_for(w, spec, now=now)]
-    return [WorkerRemoval(w.worker, _stop_reason(decision)) for w in idle[:surplus]]
+    return [WorkerRemoval(w.worker, _stop_reason(decision)) for w in [*unplaced, *idle][:surplus]]
 
 
 def _stop_reason(decision: Decision) -> str:
@@ -186,7 +196,7 @@ def _above_max(
         return []
     gone = {leave.worker for leave in retire}
     left = [w for w in alive if w.worker not in gone]
-    left.sort(key=lambda w: (w.state != "starting", w.leases, -w.since, w.worker))
+    left.sort(key=lambda w: (not w.place.is_unplaced, w.state != "starting", w.leases, -w.since, w.worker))
     return [WorkerRemoval(w.worker, why) for w in left[:surplus]]
 
 
@@ -208,6 +218,11 @@ def _succeeded(fleet: Fleet) -> int:
         for w in fleet.workers.values()
         if w.hung_at is not None or (w.replaced_by is not None and (w.is_leaving or w.replaced_by in fleet.workers))
     )
+
+
+def _taken(fleet: Fleet) -> int:
+    """Return how many workers their cluster takes away: they hold no place, as their successors start now."""
+    return sum(1 for w in fleet.workers.values() if w.place.is_leaving)
 
 
 def _fitting(places: int, conditions: Conditions) -> int:

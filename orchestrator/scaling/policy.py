@@ -20,6 +20,8 @@ _BOUNDS: Final[Mapping[GuardName, Rule]] = {
     "misconfigured": "misconfigured",
     "crash_loop": "crash_loop",
     "runtime_unavailable": "runtime_unavailable",
+    "quota": "quota",
+    "max_pending": "max_pending",
     "failing_work": "failing_work",
     "contention": "contention",
     "queue_paused": "queue_paused",

@@ -124,7 +124,8 @@ def _dataclass_reader(kind: type) -> Reader:
 
     def read(plain: object) -> object:
         values = _mapping(plain)
-        return kind(**{name: _reader(hints[name])(values[name]) for name in names})
+        # A record of before there was a field has its default.
+        return kind(**{name: _reader(hints[name])(values[name]) for name in names if name in values})
 
     return read
 

@@ -139,6 +139,21 @@ def _slot_each(context: DecisionContext) -> int:
     return math.ceil(context.tasks / context.facts.spec.concurrency) - context.capacity.workers_elsewhere
 
 
+def _unplaced(context: DecisionContext) -> Proposal | None:
+    """Propose to give up starts that wait for a node, beyond one for each task that waits: they lose nothing."""
+    facts = context.facts
+    unplaced = sum(1 for w in facts.alive if w.place.is_unplaced)
+    if not unplaced:
+        return None
+    kept = math.ceil(facts.sample.ready / facts.spec.concurrency)
+    low = max(facts.spec.workers.min, context.warm.kept, fewest(context))
+    spare = min(unplaced - kept, facts.current - low)
+    if spare <= 0:
+        return None
+    wait = f"{counted(spare, 'worker')} {'waits' if spare == 1 else 'wait'} for a node, and no task"
+    return Proposal(facts.current - spare, "idle", f"{wait} for {'it' if spare == 1 else 'them'}")
+
+
 def _is_barred(context: DecisionContext) -> bool:
     """Return whether limits hold tasks back until leases end: time alone makes none of them ready."""
     return bool(context.facts.sample.held) and not context.facts.sample.held_by_rate
@@ -198,6 +213,8 @@ def shrink(context: DecisionContext) -> tuple[Proposal, Mapping[int, float]]:
     facts = context.facts
     sample, spec, now = facts.sample, facts.spec, facts.now
     proposal = Proposal(facts.current, "hold", NOTHING_TO_CHANGE)
+    if (spare := _unplaced(context)) is not None:
+        return spare, {}
     if sample.ready and not sample.paused:
         ready = "the waiting task" if sample.ready == 1 else f"the {sample.ready:,} waiting tasks"
         return replace(proposal, why=f"{NOTHING_TO_CHANGE}: {ready} can start in time"), {}

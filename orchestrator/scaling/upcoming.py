@@ -42,7 +42,7 @@ def _lead_seconds(workers: int, startup_seconds: float, *, spec: PoolSpec, condi
 
 
 def _starts_elsewhere(spec: PoolSpec) -> bool:
-    return spec.spawn_parallelism is None and spec.runtime_kind == "external"
+    return spec.spawn_parallelism is None and spec.runtime.is_elsewhere
 
 
 def prepare(context: DecisionContext) -> Proposal | None:

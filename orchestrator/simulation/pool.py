@@ -14,6 +14,7 @@ from typing import Final
 
 from orchestrator.base.clock import Monotonic
 from orchestrator.base.samples import Outcome
+from orchestrator.fleet.exits import Fate
 from orchestrator.simulation.limits import SimulatedLimits
 from orchestrator.simulation.workload import SimulatedWorld, Workload
 
@@ -63,6 +64,7 @@ class SimulatedExit:
     reason: str = ""
     is_stopped: bool = False
     is_removed: bool = False
+    fate: Fate = ""
     last_lines: tuple[str, ...] = ()
     stack: tuple[str, ...] = ()
 

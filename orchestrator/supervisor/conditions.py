@@ -188,7 +188,7 @@ class CapacityShare:
 
     def allocation(self, spec: PoolSpec, fleet: Fleet, *, now: Monotonic) -> Allocation | None:
         """Return how many workers the pool may add now; None for a pool whose workers run elsewhere."""
-        if spec.runtime_kind == "external":
+        if spec.runtime.is_elsewhere:
             return None
         own = self._demand(spec, fleet, wanted=len(fleet.alive) + MOST_AT_A_TIME, now=now)
         host = self._host.measure(now=now)
@@ -207,7 +207,7 @@ class CapacityShare:
 
     def record_demand(self, spec: PoolSpec, fleet: Fleet, decision: Decision) -> None:
         """Record what the pool has and wants of the host, for the turns of the other pools."""
-        if spec.runtime_kind == "external":
+        if spec.runtime.is_elsewhere:
             return
         demand = self._demand(spec, fleet, wanted=decision.unguarded, now=decision.at)
         is_wanting = demand.wanted > demand.alive or demand.starting > 0

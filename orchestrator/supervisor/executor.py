@@ -5,7 +5,13 @@ from typing import Final
 
 from orchestrator.base import events
 from orchestrator.base.clock import Monotonic, MonotonicClock
-from orchestrator.base.errors import RuntimeUnavailableError, SourceUnavailableError, SpawnError, StartPendingError
+from orchestrator.base.errors import (
+    QuotaError,
+    RuntimeUnavailableError,
+    SourceUnavailableError,
+    SpawnError,
+    StartPendingError,
+)
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.external import is_external, released
 from orchestrator.fleet.workers import (
@@ -21,6 +27,7 @@ from orchestrator.fleet.workers import (
 )
 from orchestrator.launch import Launch
 from orchestrator.runtime import STANDSTILLS, Runtime, SpawnRequest
+from orchestrator.scaling.estimates import SOON_SECONDS
 from orchestrator.scaling.plan import Plan, Spawn, WorkerRemoval
 from orchestrator.source import WorkSource
 from orchestrator.supervisor.pool import Outage, Pool, WorkerFailure
@@ -31,6 +38,8 @@ log = get_logger()
 SPAWNING_SECONDS: Final = 1.0
 """Time of a turn after which no pool starts a second worker in it: an engine that answers slowly must not make the next
 decision late. The rest is started in the turns that follow."""
+QUOTA_SECONDS: Final = 30.0
+"""Pause after a start that a cluster's quota forbade."""
 MAX_OUTAGE_SECONDS: Final = 10.0
 """The longest pause between two tries of a runtime that is unavailable."""
 
@@ -91,7 +100,7 @@ class PlanExecutor:
             request = SpawnRequest(worker, spec, self._launch.environment(worker, spec))
             handle = self._runtime.spawn(request, now=now)
         except RuntimeUnavailableError as error:
-            self._back_off(pool, str(error), now=now, soon=isinstance(error, StartPendingError))
+            self._back_off(pool, error, now=now)
             return False
         except SpawnError as error:
             pool.fleet = spawn_failed(pool.fleet, spec_digest=spec.digest(), spawned_at=now, now=now)
@@ -120,14 +129,21 @@ class PlanExecutor:
         # Forks were planned, as many as the cores fork at a time: far fewer may be executed at a time.
         return handle.is_forked or not pool.fleet.forks
 
-    def _back_off(self, pool: Pool, why: str, *, now: Monotonic, soon: bool) -> None:
-        """Back off for 2, 4, 8, then 10 s, or (`soon`) until the next turn; it does not count as a failed start."""
-        before = pool.outage
+    def _back_off(self, pool: Pool, error: RuntimeUnavailableError, *, now: Monotonic) -> None:
+        """Back off for 2, 4, 8, then 10 s; until the next turn, or the time it names, if a start is only pending.
+
+        For a quota it is half a minute. It does not count as a failed start.
+        """
+        before, why, is_quota = pool.outage, str(error), isinstance(error, QuotaError)
+        soon = isinstance(error, StartPendingError)
         if before is None or before.why != why:
             log.warning(events.RUNTIME_UNAVAILABLE, pool=pool.name, error=why)
         times = (before.times if before else 0) + (not soon)
         pause_seconds = 0.0 if soon else min(MAX_OUTAGE_SECONDS, 2.0 ** min(times, 6))
-        pool.outage = Outage(why, times, Monotonic(now + pause_seconds))
+        pause_seconds = QUOTA_SECONDS if is_quota else pause_seconds
+        pool.outage = Outage(why, times, Monotonic(now + pause_seconds), is_quota)
+        if isinstance(error, StartPendingError) and error.seconds is not None:
+            pool.due_at = min(pool.due_at, Monotonic(now + max(SOON_SECONDS, error.seconds)))
 
     def _retire(
         self, pool: Pool, removal: WorkerRemoval, *, grace_seconds: float, now: Monotonic, hangs: bool = False

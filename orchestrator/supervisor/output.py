@@ -145,6 +145,12 @@ class FleetOutput:
                 f"pool {name}: the swarm keeps its workers' output, on any node",
                 fix=f"`{listed}` lists its services; then `docker service logs --follow --tail 100 SERVICE`",
             )
+        if kind == "kubernetes":
+            listed = f"kubectl logs --selector {POOL_LABEL}={name}"
+            raise NoOutputError(
+                f"pool {name}: its cluster keeps its workers' output",
+                fix=f"run `towline logs {name}` where its kubeconfig is, or `{listed}`",
+            )
         if kind == "external":
             raise NoOutputError(
                 f"pool {name}: its workers are started elsewhere, and their output is there",

@@ -11,6 +11,7 @@ from orchestrator.config.pools import PoolSpec
 from orchestrator.config.stop_plan import StopStep
 from orchestrator.fleet.exits import Cause
 from orchestrator.fleet.figures import describe_pause
+from orchestrator.fleet.placement import describe_waits
 from orchestrator.fleet.quarantine import IsolatedTask
 from orchestrator.fleet.responsiveness import WorkWatch
 from orchestrator.fleet.served_tags import merged_tags, narrowed
@@ -48,11 +49,12 @@ RECENT_FAILURE_SECONDS: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """An unavailable runtime: why, how often in a row, and when to try it again."""
+    """An unavailable runtime: why, how often in a row, and when to try it again; or (`is_quota`) a used-up quota."""
 
     why: str
     times: int
     retry_at: Monotonic
+    is_quota: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +246,14 @@ def states_of(pool: Pool) -> tuple[str, ...]:
     states += [describe_pause(queue) for queue in spec.queues] if is_paused else []
     if pool.decision is not None:
         states += [note for note in pool.decision.notes if note in pool.conditions.notes]
+    nodes = pool.state.estimates.nodes
+    states += describe_waits(
+        [worker.place for worker in pool.fleet.workers.values()],
+        wanted=max(0, pool.decision.unguarded - pool.decision.current) if pool.decision is not None else 0,
+        usual_seconds=nodes.usual_seconds,
+        long_seconds=nodes.long_seconds,
+        slo_seconds=spec.slo,
+    )
     held = len(pool.suspected) + len(pool.solo_workers)
     if held:
         were = "was" if held == 1 else "were"

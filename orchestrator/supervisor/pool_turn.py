@@ -106,7 +106,10 @@ class PoolTurn:
         now = self._clock.monotonic()
         spec, conditions = self._conditions.of(pool.spec, pool.fleet)
         if pool.outage is not None and now < pool.outage.retry_at:
-            conditions = replace(conditions, runtime_trouble=pool.outage.why)
+            why = pool.outage.why
+            conditions = (
+                replace(conditions, quota=why) if pool.outage.is_quota else replace(conditions, runtime_trouble=why)
+            )
         if pool.application_failure:
             conditions = replace(conditions, application_failure=pool.application_failure)
         if pool.name in self._sharers:

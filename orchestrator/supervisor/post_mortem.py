@@ -10,7 +10,16 @@ from orchestrator.base.clock import Monotonic, MonotonicClock
 from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.death_sentences import death_sentence
-from orchestrator.fleet.exits import ENDS_WELL, HANGS, WITHOUT_FAULT, Cause, DeathNotice, death_notice, detail_at_work
+from orchestrator.fleet.exits import (
+    ENDS_WELL,
+    HANGS,
+    SPARED,
+    WITHOUT_FAULT,
+    Cause,
+    DeathNotice,
+    death_notice,
+    detail_at_work,
+)
 from orchestrator.fleet.last_words import HangingCall
 from orchestrator.fleet.quarantine import IsolatedTask, Key, SuspectedTask, TaskVerdict, judge_tasks, ledger_of
 from orchestrator.fleet.workers import Death
@@ -63,7 +72,7 @@ class WorkerEnd:
     def isolates(self) -> Literal["yes", "no"]:
         """Return whether the pool can start a solo worker for one task: only where we choose the worker's name."""
         kind = self.spec.runtime_kind if self.spec is not None and not self.spec.dry_run else ""
-        return "yes" if kind in {"process", "docker"} else "no"
+        return "yes" if kind in {"process", "docker", "kubernetes"} else "no"
 
     @property
     def notice(self) -> DeathNotice:
@@ -205,7 +214,7 @@ class PostMortems:
                 for fate, mark in zip(special, case.marks, strict=True)
                 if mark
             ]
-        is_spared = end.cause is Cause.KILLED or (end.is_stopped and end.cause in WITHOUT_FAULT)
+        is_spared = end.cause in SPARED or (end.is_stopped and end.cause in WITHOUT_FAULT)
         if is_spared and end.spec is not None and not case.spared:
             # Neither the task nor its worker is at fault: the lease does not count.
             case.spared = self._source.give_back(self._held_by(case), end.notice)

@@ -10,8 +10,19 @@ from orchestrator.config.diff import PoolChange, changes_between
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import ENDS_WELL, at_fault, ending_of
 from orchestrator.fleet.external import without_external
+from orchestrator.fleet.placement import Placement
 from orchestrator.fleet.quarantine import SuspectedTask
-from orchestrator.fleet.workers import Fleet, RememberedWorker, Worker, adopted, cause_in, exited, measured, recalled
+from orchestrator.fleet.workers import (
+    Fleet,
+    RememberedWorker,
+    Worker,
+    adopted,
+    cause_in,
+    exited,
+    measured,
+    placed,
+    recalled,
+)
 from orchestrator.launch import Launch
 from orchestrator.runtime import Exit, Runtime, WorkerHandle
 from orchestrator.scaling.guards import turn_seconds_after
@@ -90,6 +101,7 @@ class Reconciler:
         self._worker_requests = WorkerRequestRunner(files, self._executor, clock)
         self._applications = ApplicationChecks(runtime, launch=launch, clock=clock, on_schedules=on_schedules)
         self._measured_at = AT_ONCE
+        self._places: Mapping[str, Placement] = {}
 
     @property
     def workers(self) -> dict[str, str]:
@@ -175,11 +187,33 @@ class Reconciler:
         """Collect ended workers and release their leases at once; return whether there were any."""
         now = self._clock.monotonic()
         exits = self._runtime.reap(now=now)
+        self._take_places(now)
         self._post_mortems.handle([self._end_of(ended) for ended in exits])
         for ended in exits:
             self._ended(ended, now=now)
         self._queue_suspected()
         return bool(exits)
+
+    def _take_places(self, now: Monotonic) -> None:
+        """Take in where clusters have placed workers; of one that a cluster takes away the successor starts now."""
+        places = self._runtime.placements()
+        if places == self._places:
+            return
+        self._places = places
+        for pool in self.pools.values():
+            before, pool.fleet = pool.fleet, placed(pool.fleet, places, now=now)
+            taken = [w for w in pool.fleet.workers.values() if w.place.is_leaving and not w.is_leaving]
+            if pool.fleet is not before and (taken or any(w.place.is_silent for w in pool.fleet.workers.values())):
+                pool.due_at = AT_ONCE
+
+    def _release_taken(self, pool: Pool, *, now: Monotonic) -> None:
+        """Grant no more leases to workers that their cluster takes away."""
+        for worker in list(pool.fleet.workers.values()):
+            if worker.place.is_leaving and not worker.is_leaving:
+                why = f"its cluster ends it: {worker.place.words}"
+                grace = pool.spec.grace if pool.spec else pool.grace_seconds
+                if not self._executor.finish(pool, WorkerRemoval(worker.worker, why), grace_seconds=grace, now=now):
+                    return
 
     def _end_of(self, ended: Exit) -> WorkerEnd:
         pool = self.pools.get(ended.pool) or Pool(ended.pool, None, Fleet(ended.pool))
@@ -302,6 +336,8 @@ class Reconciler:
         # Set first: a turn that fails must not be retried at once.
         pool.due_at = Monotonic(now + (pool.spec.turn_seconds if pool.spec else 1.0))
         self._measure(pool, now)
+        if self._may_act():
+            self._release_taken(pool, now=now)
         if pool.spec is None:
             self._finish_pool(pool, why="its pool is not in the settings", now=now)
             self._end_overdue(pool, now=now)

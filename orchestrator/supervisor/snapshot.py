@@ -319,6 +319,7 @@ def _worker(worker: Worker, pool: Pool, wall: WallTime) -> dict[str, object]:
         "leaves_for": worker.leaves_for,
         "adopted": worker.adopted,
         "forked": worker.is_forked,
-        "condition": worker.condition,
+        "condition": worker.condition or worker.place.describe(),
+        "node": worker.place.node,
         "spec_digest": worker.spec_digest,
     }

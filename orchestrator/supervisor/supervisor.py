@@ -104,7 +104,7 @@ class Supervisor:
                 identity=identity_of_folder(files.path),
             ),
             identify=identify or fresh_identity,
-            may_act=self._is_leading,
+            may_act=self.is_leading,
             on_schedules=None if ticks is None else ticks.set_application,
         )
         self._election = LeaderElection(source, holder=holder_of(files.path), lead_seconds=settings.lead)
@@ -291,7 +291,8 @@ class Supervisor:
         if not (self._stop_requests or self._is_leaving):
             self._runtime.wait_for_exit(timeout_seconds=seconds)
 
-    def _is_leading(self) -> bool:
+    def is_leading(self) -> bool:
+        """Return whether this supervisor may change workers at this instant; any thread may ask."""
         return self._election.is_live(now=self._clock.monotonic())
 
     def _lead_or_stand_by(self) -> None:
@@ -309,7 +310,7 @@ class Supervisor:
             self._reconciler.drain_host()
             return
         self._election.hold(now=self._clock.monotonic())
-        self._phase = "leading" if self._is_leading() else "standby"
+        self._phase = "leading" if self.is_leading() else "standby"
         if self._phase == "leading":
             if before != "leading":
                 log.info(events.SUPERVISOR_LEADING)

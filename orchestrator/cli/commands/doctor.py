@@ -30,7 +30,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "bad": "red"}
 @file_option
 @json_option
 def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # noqa: FBT001
-    """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools and engines.
+    """Check Python, SQLite, settings, the store's disk, limits, the clock, server, supervisor, pools, engines and
+    clusters.
 
     Pools that are late, at their max, or start no worker, and schedules that get no task, are listed with the cause.
     The brokers of Celery fleets are read once.
@@ -38,6 +39,8 @@ def doctor(celery_app: str | None, file: Path | None, as_json: bool) -> int:  # 
 
     Celery apps, with any broker, are imported in a process of their own, and their running workers asked, to
     tell which of their settings lose tasks.
+
+    Of a pool of Pods its cluster is asked whether it would accept one, as a dry run, and what we may do there.
 
     Doctor changes nothing, with three exceptions: it writes and removes a small file to time the disk, it opens a store
     across a network as `towline up` would, which creates missing tables, and where a pool of containers mounts folders
@@ -62,9 +65,18 @@ def _project_findings(file: Path | None) -> Iterator[Finding]:
         schedule_findings(project, file),
         broker_findings(project),
         engine_findings(project),
+        _cluster_findings(project),
         _celery_findings(project),
         _last_day_findings(project),
     )
+
+
+def _cluster_findings(project: Project | None) -> Iterator[Finding]:
+    if project is None or not any(pool.runtime.kubernetes for pool in project.pools.values()):
+        return
+    from orchestrator.cli.cluster_findings import cluster_findings
+
+    yield from cluster_findings(project)
 
 
 def _celery_findings(project: Project | None, *, app: str | None = None) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, Unpack, cast
+from typing import Final, Literal, Protocol, Unpack, cast
 from urllib.parse import urlencode
 
 import click
@@ -17,6 +17,7 @@ from orchestrator.base.errors import NoOutputError
 from orchestrator.cli.project_file import load_project
 from orchestrator.cli.supervisor_hosts import host_option
 from orchestrator.cli.worker_lines import LinePrinter
+from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.worker_output import OutputPosition, entry_in
 from orchestrator.settings_file import DEFAULT_FILE, state_of
 from orchestrator.supervisor.output import MAX_LINES, FleetOutput, OutputBatch, OutputFollower, WorkerLine
@@ -266,9 +267,10 @@ def logs(
 
     --task prints the log entries that name the task, and the plain lines that its worker may have written while it held
     the task. --follow continues when workers are replaced, and when their logs are rotated. Without --url the state
-    directory of this host is read. Exit code 66: there is no such pool or worker.
+    directory of this host is read; of a pool of Pods its cluster is, as long as a Pod is there. Exit code 66: there is
+    no such pool or worker.
     """
-    reader = _reader(where)
+    reader = _reader(name, where)
     now = SystemMonotonicClock().wall_seconds
     printer = LinePrinter(as_json=as_json, colours=wants_colour(), is_one_worker=name is not None, pool=name)
     try:
@@ -309,10 +311,23 @@ def _follow(reader: OutputReader, printer: LinePrinter, chosen: TaskLines | None
             pause.wait(reader.pause_seconds)
 
 
-def _reader(where: TargetOptions) -> OutputReader:
+def _is_of_pods(name: str | None, pools: Sequence[PoolSpec], *, others: Literal["yes", "no"]) -> bool:
+    """Return whether the output of Pods is asked for: a pool's, a worker's, or all where there are no others."""
+    if name is None:
+        return bool(pools) and others == "no"
+    return any(name == pool.name or name.startswith(f"{pool.name}-") for pool in pools)
+
+
+def _reader(name: str | None, where: TargetOptions) -> OutputReader:
     url = where["url"] or (os.environ.get("TOWLINE_URL") if not _has_file(where["file"]) else None)
     if url is None:
-        return LocalReader(FleetOutput(state_of(load_project(where["file"]))))
+        project = load_project(where["file"])
+        pools = [pool for pool in project.pools.values() if pool.runtime.kubernetes is not None]
+        if _is_of_pods(name, pools, others="yes" if len(project.pools) > len(pools) else "no"):
+            from orchestrator.cli.pod_logs import PodReader
+
+            return PodReader(pools, environment=os.environ)
+        return LocalReader(FleetOutput(state_of(project)))
     return RemoteReader(url, token=bearer_token(where["token_file"]))
 
 

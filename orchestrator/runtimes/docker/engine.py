@@ -52,7 +52,7 @@ class EngineResponse(Protocol):
     headers: Mapping[str, str]
 
 
-class Api(Protocol):
+class EngineApi(Protocol):
     """The part of `docker.APIClient` that we use."""
 
     timeout: float
@@ -91,7 +91,7 @@ class DockerEngine:
             self._config_error = f"DOCKER_HOST, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH can't be used: {error}"
         self._settings: dict[str, object] = {**given, "base_url": url or given.get("base_url") or DEFAULT_ENGINE}
         self._local = threading.local()
-        self._all: list[Api] = []
+        self._all: list[EngineApi] = []
 
     @property
     def url(self) -> str:
@@ -108,7 +108,7 @@ class DockerEngine:
         """The certificates of the connection, as the SDK's `TLSConfig`; None without."""
         return self._settings.get("tls")
 
-    def api(self, *, seconds: float = CALL_SECONDS) -> Api:
+    def api(self, *, seconds: float = CALL_SECONDS) -> EngineApi:
         """Return this thread's client; `seconds` limits the calls that follow. Raises `RuntimeUnavailableError`."""
         if self._config_error:
             raise RuntimeUnavailableError(self._config_error)
@@ -116,7 +116,7 @@ class DockerEngine:
             # The SDK leaks a socket that it could not connect.
             with translated_errors(self.url):
                 dial(self).close()
-        known: Api | None = getattr(self._local, "api", None)
+        known: EngineApi | None = getattr(self._local, "api", None)
         if known is None:
             with translated_errors(self.url):
                 known = self._local.api = docker.APIClient(**self._settings, timeout=CALL_SECONDS)

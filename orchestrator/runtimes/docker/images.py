@@ -19,7 +19,7 @@ from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.config.containers import ContainerSettings
 from orchestrator.config.pools import PoolSpec
 from orchestrator.runtimes.docker.container_state import at, mapping
-from orchestrator.runtimes.docker.engine import CALL_SECONDS, Api, DockerEngine, error_text, translated_errors
+from orchestrator.runtimes.docker.engine import CALL_SECONDS, DockerEngine, EngineApi, error_text, translated_errors
 from queue_core.log import get_logger
 
 log = get_logger()
@@ -35,7 +35,7 @@ _GO_DIRECTORY: Final = 1 << 31
 _GO_LINK: Final = 1 << 27
 
 
-def check_image(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
+def check_image(api: EngineApi, body: Mapping[str, object], pool: PoolSpec) -> None:
     """Raise `SpawnError` if a container with this body could not run its program."""
     host = {**mapping(body["HostConfig"]), "NetworkMode": "none", "ExtraHosts": []}
     probe = {**body, "HostConfig": host, "Labels": {}}
@@ -55,7 +55,7 @@ def check_image(api: Api, body: Mapping[str, object], pool: PoolSpec) -> None:
             api.remove_container(container, v=True, force=True)
 
 
-def _check_program(api: Api, container: str, program: str, pool: PoolSpec) -> None:
+def _check_program(api: EngineApi, container: str, program: str, pool: PoolSpec) -> None:
     what = f"can't start a worker of pool {pool.name}"
     if "/" in program:
         places = [posixpath.join(pool.cwd or _workdir(api, container), program)]
@@ -73,7 +73,7 @@ def _check_program(api: Api, container: str, program: str, pool: PoolSpec) -> No
     raise SpawnError(f"{what}: no such command: {program}; give its full path in the image, or put it on its PATH")
 
 
-def _path(api: Api, container: str, pool: PoolSpec) -> str:
+def _path(api: EngineApi, container: str, pool: PoolSpec) -> str:
     if "PATH" in pool.env:
         return pool.env["PATH"]
     variables = at(api.inspect_container(container), "Config", "Env")
@@ -83,12 +83,12 @@ def _path(api: Api, container: str, pool: PoolSpec) -> str:
     return DEFAULT_PATH
 
 
-def _workdir(api: Api, container: str) -> str:
+def _workdir(api: EngineApi, container: str) -> str:
     found = at(api.inspect_container(container), "Config", "WorkingDir")
     return found if isinstance(found, str) and found else "/"
 
 
-def _kind(api: Api, container: str, path: str) -> str:
+def _kind(api: EngineApi, container: str, path: str) -> str:
     """Return what a path is: "program", another "file", a "folder", or "" for nothing. Follows links."""
     for _ in range(_MAX_LINKS):
         found = _stat(api, container, path)
@@ -104,7 +104,7 @@ def _kind(api: Api, container: str, path: str) -> str:
     return ""
 
 
-def _stat(api: Api, container: str, path: str) -> tuple[int, str] | None:
+def _stat(api: EngineApi, container: str, path: str) -> tuple[int, str] | None:
     url = f"{api.base_url}/v{api.api_version}/containers/{container}/archive"
     answer = api.head(url, params={"path": path}, timeout=CALL_SECONDS)
     header = answer.headers.get("X-Docker-Container-Path-Stat")
@@ -122,7 +122,7 @@ class Images:
         self._examined: set[str] = set()
         self._pulls: dict[str, _Pull] = {}
 
-    def prepare(self, api: Api, pool: PoolSpec, settings: ContainerSettings, body: Mapping[str, object]) -> None:
+    def prepare(self, api: EngineApi, pool: PoolSpec, settings: ContainerSettings, body: Mapping[str, object]) -> None:
         """Make sure that this pool's workers can be started.
 
         Raises `SpawnError` when they can't, and `RuntimeUnavailableError` while their image is pulled.
@@ -184,7 +184,7 @@ class _Pull:
             self.is_over.set()
 
 
-def _is_there(api: Api, image: str) -> bool:
+def _is_there(api: EngineApi, image: str) -> bool:
     try:
         api.inspect_image(image)
     except docker.errors.NotFound:

@@ -17,7 +17,7 @@ from orchestrator.base.values import value
 from orchestrator.runtimes.docker.container_state import HOST_LABEL, KnownContainer, known_of
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, translated_errors
 from orchestrator.runtimes.docker.identity import identity_in
-from orchestrator.runtimes.docker.thread_pool import EngineThreads
+from orchestrator.runtimes.thread_pool import EngineThreads
 from orchestrator.runtimes.watchdog import is_held
 from orchestrator.runtimes.watchdog_process import WatchdogProcess
 from queue_core.log import get_logger

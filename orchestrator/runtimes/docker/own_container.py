@@ -14,7 +14,7 @@ from orchestrator.base.errors import SpawnError
 from orchestrator.base.values import value
 from orchestrator.runtimes.docker.container_state import at, mapping, text
 from orchestrator.runtimes.docker.create import OWN_TARGETS
-from orchestrator.runtimes.docker.engine import Api
+from orchestrator.runtimes.docker.engine import EngineApi
 
 MOUNTS_FILE: Final = Path("/proc/self/mountinfo")
 # An engine mounts these three files in every container, from a folder that is named after it.
@@ -64,7 +64,7 @@ def our_container(mounts_file: Path = MOUNTS_FILE) -> str | None:
         return None
 
 
-def own_container(api: Api, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer | None:
+def own_container(api: EngineApi, *, mounts_file: Path = MOUNTS_FILE) -> OwnContainer | None:
     """Return our container; None on a host, and in a container of another engine. Raises what the engine raises."""
     known = our_container(mounts_file)
     if known is None:
@@ -86,7 +86,7 @@ class OwnPlaces:
     def __init__(self) -> None:
         self._known: list[OwnContainer | None] = []
 
-    def placed(self, api: Api, body: Mapping[str, object]) -> Mapping[str, object]:
+    def placed(self, api: EngineApi, body: Mapping[str, object]) -> Mapping[str, object]:
         """See `placed`: the engine is asked once. Raises `SpawnError`, and what the engine raises."""
         if not self._known:
             self._known.append(own_container(api))

@@ -23,8 +23,8 @@ from orchestrator.runtimes.docker.container_state import ContainerExit
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
 from orchestrator.runtimes.docker.examination import STACK_SIGNAL_NAME, standstill_in, writes_its_stack
 from orchestrator.runtimes.docker.logs import LogFollower
-from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.docker.usage import UNKNOWN, ControlGroups, groups_of, peak_of, usage_of
+from orchestrator.runtimes.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 from queue_core.log import get_logger
 

@@ -33,8 +33,8 @@ from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.orphans import OrphanCollector
 from orchestrator.runtimes.docker.own_container import OwnPlaces
 from orchestrator.runtimes.docker.registry import STOP, Container, ContainerRegistry
-from orchestrator.runtimes.docker.thread_pool import EngineThreads
 from orchestrator.runtimes.elsewhere import WorkersElsewhere
+from orchestrator.runtimes.thread_pool import EngineThreads
 from orchestrator.runtimes.worker_logs import WorkerLogs
 
 ANSWER_SECONDS: Final = 5.0
@@ -81,7 +81,10 @@ class DockerRuntime(WorkersElsewhere):
         self.logs = logs or WorkerLogs(self._state_dir / "workers")
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._on_exit = on_exit
-        self._create_thread, self._threads = EngineThreads(1, name="docker-make"), EngineThreads(name="docker")
+        self._create_thread, self._threads = (
+            EngineThreads(1, name="docker-make", expected=(docker.errors.APIError,)),
+            EngineThreads(name="docker", expected=(docker.errors.APIError,)),
+        )
         follower = LogFollower(self._engine, self.logs)
         self._registry = ContainerRegistry(self._engine, self._threads, follower, self.logs, on_exit=self._exited)
         self._watch = EngineWatch(self._engine, self._registry, state=self._state, review=self._review)

@@ -43,8 +43,10 @@ OF_GUARD: Final[Mapping[str, str]] = MappingProxyType(
         "failing_work": "how-to/runbook.html#towlinepoolfailingwork",
         "host_headroom": "explanation/scaling.html#the-host",
         "max": "how-to/runbook.html#towlinepoolatmax",
+        "max_pending": "how-to/kubernetes.html",
         "misconfigured": "how-to/runbook.html#towlineworkersmisconfigured",
         "paused": "explanation/scaling.html#overrides",
+        "quota": "how-to/kubernetes.html",
         "runtime_unavailable": "how-to/runbook.html#towlinepoolruntimeunavailable",
         "stale_sample": "how-to/runbook.html#towlinesamplestale",
     }

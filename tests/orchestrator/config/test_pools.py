@@ -78,7 +78,8 @@ def test_a_pool_reads_back_from_what_it_writes() -> None:
         pytest.param(
             "runtime",
             "podman",
-            "podman: write process, external, {docker: {image: NAME}} or {swarm: {image: NAME}}",
+            "podman: write process, external, {docker: {image: NAME}}, {swarm: {image: NAME}} or"
+            " {kubernetes: {image: NAME}}",
             id="runtime-unknown",
         ),
         pytest.param("workers", 4, "must be a mapping of settings: 4", id="workers-number"),

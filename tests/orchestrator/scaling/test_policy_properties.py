@@ -18,6 +18,8 @@ PROOFS: Final = frozenset(
     {
         "crash_loop",
         "runtime_unavailable",
+        "quota",
+        "max_pending",
         "queue_paused",
         "host_headroom",
         "budget",

@@ -10,6 +10,7 @@ from orchestrator.base.errors import SourceUnavailableError, SpawnError
 from orchestrator.base.samples import PresentWorker, QueueSample, RunningLease, UnservedTag, Waiting
 from orchestrator.config.pools import PoolSpec
 from orchestrator.fleet.exits import DeathNotice
+from orchestrator.fleet.placement import Placement
 from orchestrator.fleet.quarantine import IsolatedTask, SuspectedTask, TaskVerdict
 from orchestrator.runtime import NOTHING_KNOWN, ApplicationReport, Exit, SpawnRequest, Usage, WorkerHandle
 from orchestrator.source import ReleasedTask, SampleQuery
@@ -31,6 +32,7 @@ class FakeRuntime:
         self.memory_bytes = 1_000_000
         self.cpu_seconds: dict[str, float] = {}
         self.is_unreported = False
+        self.places: dict[str, Placement] = {}
         self._exits: list[Exit] = []
         self._woken = threading.Event()
 
@@ -95,6 +97,9 @@ class FakeRuntime:
         if self.is_unreported:
             return {}
         return {worker: Usage(self.memory_bytes, self.cpu_seconds.get(worker, 0.0)) for worker in self.live}
+
+    def placements(self) -> Mapping[str, Placement]:
+        return self.places
 
     def wait_for_exit(self, *, timeout_seconds: float) -> bool:
         self._woken.wait(timeout_seconds)

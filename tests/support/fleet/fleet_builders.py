@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from orchestrator.base.clock import Monotonic
 from orchestrator.base.samples import LeaseSample, QueueSample, RunningLease, Waiting
 from orchestrator.config.pools import PoolSpec
+from orchestrator.fleet.exits import Fate
 from orchestrator.fleet.workers import Fleet, State, Worker
 from orchestrator.scaling.context import context_of
 from orchestrator.scaling.decision import DEFAULT_CONDITIONS, Conditions, Decision, Inputs, Limit
@@ -32,6 +33,7 @@ class AnExit:
     reason: str = ""
     is_stopped: bool = False
     is_removed: bool = False
+    fate: Fate = ""
     last_lines: Sequence[str] = ()
     stack: Sequence[str] = ()
 

@@ -230,7 +230,9 @@ def test_a_mistake_in_a_container_says_what_the_value_and_the_fix(
 @pytest.mark.parametrize("settings", [{}, {"docker": {"image": "a"}, "swarm": {"image": "a"}}, 7, None])
 def test_a_worker_is_one_thing(settings: object) -> None:
     (said,) = mistakes_in(settings).values()
-    assert said.endswith("write process, external, {docker: {image: NAME}} or {swarm: {image: NAME}}")
+    assert said.endswith(
+        "write process, external, {docker: {image: NAME}}, {swarm: {image: NAME}} or {kubernetes: {image: NAME}}"
+    )
 
 
 def test_a_containers_cwd_is_a_path_in_its_image() -> None:

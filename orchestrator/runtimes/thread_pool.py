@@ -1,4 +1,4 @@
-"""Call the engine from a few threads: in order for one worker, concurrently for several."""
+"""Call an engine or a cluster from a few threads: in order for one worker, concurrently for several."""
 
 import queue
 import threading
@@ -6,8 +6,6 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
-
-import docker
 
 from orchestrator.base import events
 from orchestrator.base.errors import SpawnError
@@ -24,8 +22,10 @@ STARTERS: Final = 4
 class EngineThreads:
     """A pool of daemon threads with a queue each; they start with the first call."""
 
-    def __init__(self, count: int = STARTERS, *, name: str) -> None:
+    def __init__(self, count: int = STARTERS, *, name: str, expected: tuple[type[Exception], ...] = ()) -> None:
+        """`expected`: errors that are for the waiting caller alone, beside `SpawnError`; others are logged."""
         self._name = name
+        self._expected: tuple[type[Exception], ...] = (SpawnError, *expected)
         self._tasks: list[queue.SimpleQueue[Callable[[], None] | None]] = [queue.SimpleQueue() for _ in range(count)]
         self._threads: list[threading.Thread] = []
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class EngineThreads:
                 return
             try:
                 result = call()
-            except (SpawnError, docker.errors.APIError) as error:
+            except self._expected as error:
                 future.set_exception(error)  # for the waiting caller; an unavailable engine is logged by its watch
             except Exception as error:
                 log.exception(events.ENGINE_CALL_FAILED, worker=key)

@@ -1,0 +1,1 @@
+"""Workers as Pods of a Kubernetes cluster."""
