@@ -391,13 +391,10 @@ def quoted(name: str) -> str:
 
 
 def read(response: HttpResponse) -> Json:
-    """Return a response's JSON. Raises the error of a problem response, or of one that is no Towline server's."""
-    if response.status >= 300:
+    """Return a response's JSON. Raises the error of a problem response."""
+    if response.status >= 400:
         raise _problem(response)
-    try:
-        return cast("Json", from_json(response.body))
-    except ValueError:
-        raise _problem(response) from None
+    return cast("Json", from_json(response.body))
 
 
 def _problem(response: HttpResponse) -> QueueError:
