@@ -215,6 +215,13 @@ class PodRegistry:
         self._announce(findings)
         return found
 
+    def let_go(self, workers: Iterable[str]) -> None:
+        """Know these no more as our workers; their Pods stay known, to be claimed when we lead again."""
+        with self._changed:
+            for worker in workers:
+                if worker in self._members:
+                    self._set(worker, is_claimed=False)
+
     def assume(self, handle: WorkerHandle, name: str, *, at: Monotonic) -> bool:
         """Add a remembered worker while it can't be asked for; False when it is known."""
         with self._changed:
@@ -292,9 +299,7 @@ class PodRegistry:
                 for one in self._members.values()
                 if one.confirmed_at is not None and one.confirmed_at < began_at and one.name not in there
             ]
-            self._removed &= set(there.values())
-            settled = self._left | self._removed
-            extra = [name for name, uid in there.items() if name not in known and uid not in settled]
+            extra = [name for name, uid in there.items() if name not in known and uid not in self._left]
         return sorted([*missing, *extra]) if self._has_adopted else []
 
     # -- what is asked of them --------------------------------------------------------------------------------------
@@ -381,11 +386,6 @@ class PodRegistry:
                 ending = pods.failed_ending(member.state.failure, pool=member.handle.pool)
                 self._end(member, ending, findings)
         self._announce(findings)
-
-    def not_removed(self, uid: str) -> None:
-        """Record that the Pod of an ended worker could not be removed: the next sight of it tries again."""
-        with self._changed:
-            self._removed.discard(uid)
 
     def strangers(self, *, now: Monotonic) -> list[PodWorker]:
         """Return the living Pods that nobody has claimed for so long that no start can be under way that would."""

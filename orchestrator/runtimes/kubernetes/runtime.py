@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from typing import Final, Literal
@@ -227,6 +227,10 @@ class KubernetesRuntime(WorkersElsewhere):
             found = [*found, *assumed]
         return sorted(found, key=lambda handle: handle.spawned_at)
 
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`: nothing is sent for them, as only a leader sends anything."""
+        self._registry.let_go(workers)
+
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`: empty, as the workers use other hosts."""
         return {}
@@ -358,20 +362,18 @@ class KubernetesRuntime(WorkersElsewhere):
             self._registry.mark_sent(worker, what)
 
     def _clean_up(self, name: str, uid: str) -> None:
-        """Delete the Pod of a worker that has ended; if that can't be done now, the next sight of it tries again."""
+        """Delete the Pod of a worker that has ended; a list that still has it tries again."""
         api = self._watch.api
         if api is None or not self._pace.wait(self._closed) or not self._may_act():
-            self._registry.not_removed(uid)
             return
         try:
             api.delete("pods", name, uid=uid)
-        except RuntimeUnavailableError as error:
-            self._registry.not_removed(uid)
-            if isinstance(error, ApiBusyError):
-                self._pace.hold(error.seconds or BUSY_SECONDS)
+        except ApiBusyError as error:
+            self._pace.hold(error.seconds or BUSY_SECONDS)
+        except RuntimeUnavailableError:
+            return
         except ApiError as error:
             if not (error.is_missing or error.is_conflict):
-                self._registry.not_removed(uid)
                 log.warning(events.CLUSTER_CALL_FAILED, pod=name, error=str(error))
 
     def _read_anchor(self) -> None:
