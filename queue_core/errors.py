@@ -32,6 +32,10 @@ QueueError
 """
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+_SHOWN_CHARACTERS: Final = 500
+"""Of a queue's name that a message quotes: longer than any that there can be."""
 
 
 class QueueError(Exception):
@@ -115,7 +119,10 @@ class UnknownQueueError(QueueError):
     @classmethod
     def among(cls, name: str, others: Iterable[str]) -> "UnknownQueueError":
         """Return the error for `name`, listing the `others` in its message."""
-        return cls(f"no queue {name!r}; queues: {', '.join(others) or 'none yet'}", public_message=f"no queue {name!r}")
+        missing = (
+            f"no queue {name!r}" if len(name) <= _SHOWN_CHARACTERS else f"no queue {name[:_SHOWN_CHARACTERS]!r}..."
+        )
+        return cls(f"{missing}; queues: {', '.join(others) or 'none yet'}", public_message=missing)
 
 
 class QueueMovedError(UnknownQueueError):

@@ -51,6 +51,7 @@ SLOW: Final = (
     "tests/end_to_end/google/test_appengine_stories.py",
     "tests/end_to_end/celery_pools",
     "tests/examples",
+    "tests/queue_core/celery/test_odd_exceptions.py",
     "tests/queue_core/celery/test_celery_workers.py",
     "tests/queue_core/celery/test_published_once.py",
     "tests/queue_core/celery/test_bridge.py",

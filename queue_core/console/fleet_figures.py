@@ -1,4 +1,4 @@
-"""What the first page shows at a glance: rates, waits and workers, each with its last hour. Pure."""
+"""The first page at a glance: rates, waits and workers, each with its last hour. Pure."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass

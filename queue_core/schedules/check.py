@@ -3,12 +3,20 @@
 import re
 
 from queue_core.errors import InvalidRequestError, QueueError
-from queue_core.limits import MAX_PAYLOAD_BYTES, check_headers, check_max_leases, check_queue_name, check_tag
+from queue_core.limits import (
+    MAX_PAYLOAD_BYTES,
+    check_headers,
+    check_max_leases,
+    check_queue_name,
+    check_tag,
+    check_text,
+)
 from queue_core.schedules.schedule import CATCH_UPS, OVERLAPS, Schedule
 from queue_core.schedules.times import check_cron, check_every, check_zone
 
 MAX_NAME_CHARACTERS = 100
 MAX_SCHEDULE_PAYLOAD_BYTES = 16 << 10
+MAX_ORIGIN_CHARACTERS = 500
 """The payload of a schedule: a store keeps those of all schedules in one record."""
 assert MAX_SCHEDULE_PAYLOAD_BYTES <= MAX_PAYLOAD_BYTES
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
@@ -34,6 +42,14 @@ def check_payload_size(payload: bytes) -> bytes:
     return payload
 
 
+def check_origin(origin: str) -> str:
+    """Return where a schedule is declared. Raises `ValueError` for a longer text, `InvalidRequestError` for none."""
+    check_text("origin", origin)
+    if len(origin) > MAX_ORIGIN_CHARACTERS:
+        raise ValueError(f"origin must be at most {MAX_ORIGIN_CHARACTERS} characters: {len(origin)}")
+    return origin
+
+
 def check_rhythm(cron: str | None, every: float | None) -> None:
     """Raise `ValueError` unless there is one of a cron expression and a time between ticks, and it is valid."""
     if (cron is None) == (every is None):
@@ -52,6 +68,7 @@ def check_schedule(schedule: Schedule) -> Schedule:
         check_rhythm(schedule.cron, schedule.every)
         check_zone(schedule.timezone)
         check_payload_size(schedule.payload)
+        check_origin(schedule.origin)
         if schedule.max_leases is not None:
             check_max_leases(schedule.max_leases)
         if schedule.tag is not None:

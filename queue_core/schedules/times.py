@@ -52,7 +52,7 @@ def known_zones() -> frozenset[str]:
 def check_zone(name: str) -> str:
     """Return the name of a time zone. Raises `ValueError` for any other text."""
     if name not in known_zones():
-        raise ValueError(f"{name}: no such time zone; write UTC, Europe/Vienna ...")
+        raise ValueError(f"{shown_value(name)[1:-1]}: no such time zone; write UTC, Europe/Vienna ...")
     return name
 
 

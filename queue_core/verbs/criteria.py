@@ -8,7 +8,7 @@ from queue_core.errors import InvalidRequestError
 from queue_core.limits import MAX_INTEGER, MAX_PEEK_TASKS, check_page, check_tag, check_text, check_whole
 from queue_core.task import ALL_STATES, ANY, StoredTask, TagFilter, TaskState
 from queue_core.verbs import Page
-from queue_core.verbs.validation import check_instant
+from queue_core.verbs.validation import check_choice, check_instant
 
 Action: TypeAlias = Literal["release", "delete", "redrive", "postpone", "retag"]
 """A change of all tasks that match."""
@@ -158,7 +158,8 @@ NO_VALUES: Final = ChangeTo()
 
 
 def check_action(action: Action, to: ChangeTo) -> None:
-    """Raise `InvalidRequestError` for a postponement without an eta, or a value of anything else, or no tag."""
+    """Raise `InvalidRequestError` for an unknown change, a postponement without an eta, or a value of anything else."""
+    check_choice("action", action, tuple(STATES_OF))
     if (action == "postpone") != (to.eta is not None):
         raise InvalidRequestError("eta: a postponement has one, and nothing else has")
     if to.tag is not None and action != "retag":

@@ -134,7 +134,7 @@ def check_filter(tags: object) -> None:
 def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise an `InvalidRequestError` unless `value` is one of `choices`."""
     if value not in choices:
-        raise InvalidRequestError(f"{name} must be {' or '.join(map(repr, choices))}: {value!r}")
+        raise InvalidRequestError(f"{name} must be {' or '.join(map(repr, choices))}: {shown_value(value)}")
 
 
 def check_storage(tasks: Sequence[NewTask], *, used_bytes: int, limit_bytes: int) -> None:

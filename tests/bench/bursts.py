@@ -232,7 +232,9 @@ def _guards_of(decision: dict[str, object]) -> list[str]:
     match decision:
         case {"limited_by": list(guards), "limits": list(whys)}:
             return [
-                str(guard) for guard, why in zip(guards, whys, strict=True) if "memory and CPU use is known" not in str(why)
+                str(guard)
+                for guard, why in zip(guards, whys, strict=True)
+                if "memory and CPU use is known" not in str(why)
             ]
     return []
 

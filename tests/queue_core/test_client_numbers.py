@@ -36,11 +36,16 @@ REQUIRED: Mapping[str, object] = {
     "leases": [TOKEN],
     "name": "n",
     "names": ["n-1"],
+    "queries": [],
     "queue": "q",
     "queues": [("q", ANY)],
+    "schedules": [],
     "search": Search(),
+    "seconds": 10,
     "spec": QueueSpec("made"),
     "tasks": b"x",
+    "wait_seconds": 0,
+    "worker": "w",
 }
 ZERO_IS_RIGHT = {
     *("after", "ahead_seconds", "as_of", "added_after", "added_before", "before", "delay_seconds", "payload_bytes"),

@@ -299,7 +299,9 @@ class PodRegistry:
                 for one in self._members.values()
                 if one.confirmed_at is not None and one.confirmed_at < began_at and one.name not in there
             ]
-            extra = [name for name, uid in there.items() if name not in known and uid not in self._left]
+            self._removed &= set(there.values())
+            settled = self._left | self._removed
+            extra = [name for name, uid in there.items() if name not in known and uid not in settled]
         return sorted([*missing, *extra]) if self._has_adopted else []
 
     # -- what is asked of them --------------------------------------------------------------------------------------
@@ -386,6 +388,11 @@ class PodRegistry:
                 ending = pods.failed_ending(member.state.failure, pool=member.handle.pool)
                 self._end(member, ending, findings)
         self._announce(findings)
+
+    def not_removed(self, uid: str) -> None:
+        """Record that the Pod of an ended worker could not be removed: the next sight of it tries again."""
+        with self._changed:
+            self._removed.discard(uid)
 
     def strangers(self, *, now: Monotonic) -> list[PodWorker]:
         """Return the living Pods that nobody has claimed for so long that no start can be under way that would."""

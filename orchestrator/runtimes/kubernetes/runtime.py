@@ -362,18 +362,20 @@ class KubernetesRuntime(WorkersElsewhere):
             self._registry.mark_sent(worker, what)
 
     def _clean_up(self, name: str, uid: str) -> None:
-        """Delete the Pod of a worker that has ended; a list that still has it tries again."""
+        """Delete the Pod of a worker that has ended; if that can't be done now, the next sight of it tries again."""
         api = self._watch.api
         if api is None or not self._pace.wait(self._closed) or not self._may_act():
+            self._registry.not_removed(uid)
             return
         try:
             api.delete("pods", name, uid=uid)
-        except ApiBusyError as error:
-            self._pace.hold(error.seconds or BUSY_SECONDS)
-        except RuntimeUnavailableError:
-            return
+        except RuntimeUnavailableError as error:
+            self._registry.not_removed(uid)
+            if isinstance(error, ApiBusyError):
+                self._pace.hold(error.seconds or BUSY_SECONDS)
         except ApiError as error:
             if not (error.is_missing or error.is_conflict):
+                self._registry.not_removed(uid)
                 log.warning(events.CLUSTER_CALL_FAILED, pod=name, error=str(error))
 
     def _read_anchor(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from threading import Event, Lock
 
-from queue_core.celery.transport import celery_state
+from queue_core.celery.transport import begun_requests, celery_state
 from queue_core.celery.transport.address import BrokerAddress
 from queue_core.celery.transport.keeper import LeaseKeeper
 from queue_core.celery.transport.mailbox_access import MailboxAccess, ServedMailboxes
@@ -56,7 +56,9 @@ class KombuBroker:
             self.queues = self._opened.queues
         self.clock = clock or SystemClock()
         self._kept = celery_state.KeptTasks()
-        self.keeper = LeaseKeeper(self.queues, running=self._awaited, clock=self.clock)
+        self.keeper = LeaseKeeper(
+            self.queues, running=self._awaited, end_lost=begun_requests.end_lost, clock=self.clock
+        )
         self.prefetched_etas = PrefetchedEtas()
         """Those that this process has published."""
         self.warned_queues: set[str] = set()

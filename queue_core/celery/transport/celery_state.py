@@ -10,11 +10,14 @@ from queue_core.celery.transport.keeper import TaskState
 
 def running_tags() -> frozenset[str]:
     """Return the delivery tags of the messages whose tasks run in this worker; none outside a worker of Celery."""
-    state: Any = sys.modules.get("celery.worker.state")
-    if state is None:
-        return frozenset()
-    tags = map(_tag_of, _copied(state.active_requests))
+    tags = map(_tag_of, active_requests())
     return frozenset(tag for tag in tags if isinstance(tag, str))
+
+
+def active_requests() -> list[Any]:
+    """Return the requests that this worker's pool runs; none outside a worker of Celery."""
+    state: Any = sys.modules.get("celery.worker.state")
+    return [] if state is None else copied(state.active_requests)
 
 
 class RunningRequest:
@@ -35,14 +38,13 @@ class RunningRequest:
 
 def running_request(tag: str) -> RunningRequest | None:
     """Return the request that came with this delivery tag, if its task runs."""
-    request = _active_request(tag)
+    request = active_request(tag)
     return None if request is None else RunningRequest(request)
 
 
-def _active_request(tag: str) -> Any:
-    state: Any = sys.modules.get("celery.worker.state")
-    requests = () if state is None else _copied(state.active_requests)
-    return next((one for one in requests if _tag_of(one) == tag), None)
+def active_request(tag: str) -> Any:
+    """Return the request that came with this delivery tag, if its task runs; else None."""
+    return next((one for one in active_requests() if _tag_of(one) == tag), None)
 
 
 def _tag_of(request: Any) -> Any:
@@ -64,7 +66,7 @@ class KeptTasks:
 
     def keep(self, tag: str) -> None:
         """Remember the task that came with this delivery tag."""
-        request = _active_request(tag)
+        request = active_request(tag)
         if request is None:
             return
         self._requests[tag] = request
@@ -136,7 +138,7 @@ def stop() -> None:
         state.should_stop = 0
 
 
-def _copied(requests: Any) -> list[Any]:
+def copied(requests: Any) -> list[Any]:
     """Copy a set that other threads change meanwhile."""
     while True:
         try:

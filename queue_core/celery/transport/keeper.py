@@ -86,15 +86,18 @@ class LeaseKeeper:
         queues: Queues,
         *,
         running: Callable[[], frozenset[str]],
+        end_lost: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
         starts_thread: bool = True,
     ) -> None:
         """Args:
         running: returns the tokens whose tasks run in this process, or are about to be acknowledged.
+        end_lost: ends the tasks of this process whose ends were lost.
         starts_thread: False: whoever uses it calls `do_round` (a test).
         """
         self._queues = queues
         self._running = running
+        self._end_lost = end_lost
         self._clock = clock or SystemClock()
         self._starts_thread = starts_thread
         self._reset()
@@ -266,6 +269,7 @@ class LeaseKeeper:
     def do_round(self) -> float | None:
         """Renew what is due and give back what nobody runs; return the seconds until the next round, None: never."""
         try:
+            self._end_lost()
             self._give_back_abandoned()
             self._end_watched()
             if self._endings:

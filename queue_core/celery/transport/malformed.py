@@ -8,12 +8,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from queue_core.errors import QueueError
+from queue_core.limits import is_number
 
 MISTAKES: Final = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 """What Celery's worker ends of, when it meets members of types that it does not expect."""
 _TEXTS: Final = ("content-type", "content-encoding")
 _CALL_PARTS: Final = 3
 _LIMITS: Final = 2
+LONGEST_LIMIT_SECONDS: Final = 10_000_000_000
+"""Three centuries. A pool of processes ends over a number that is no float's, and its worker with it."""
 
 
 class MalformedMessageError(QueueError):
@@ -61,7 +64,7 @@ def flaw_of_call(headers: Mapping[str, Any], call: object) -> str:
     args, kwargs, embed = call
     if not isinstance(args, list | tuple) or not isinstance(kwargs, dict) or not isinstance(embed or {}, dict):
         return "its body is not [args, kwargs, embed]"
-    return "" if _are_limits(headers.get("timelimit")) else "its timelimit is not two numbers"
+    return "" if _are_limits(headers.get("timelimit")) else "its timelimit is not two numbers of seconds"
 
 
 def _are_limits(limits: object) -> bool:
@@ -71,7 +74,7 @@ def _are_limits(limits: object) -> bool:
     return (
         isinstance(limits, list | tuple)
         and len(limits) == _LIMITS
-        and all(one is None or (isinstance(one, int | float) and not isinstance(one, bool)) for one in limits)
+        and all(one is None or (is_number(one) and 0 <= one <= LONGEST_LIMIT_SECONDS) for one in limits)
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from kombu.transport import virtual
 
 from queue_core.celery.mailboxes.mailbox import Popped
-from queue_core.celery.transport import celery_state
+from queue_core.celery.transport import begun_requests, celery_state
 from queue_core.celery.transport.keeper import CUT_SHORT, Ending, GivenBack
 from queue_core.celery.transport.prefetched_etas import PrefetchedEtas
 from queue_core.clock import MICROSECONDS, Instant
@@ -17,6 +17,7 @@ from queue_core.errors import StoreUnavailableError
 UNSEEN = GivenBack(charge="uncounted", delay_seconds=0)
 """For a message that was delivered, but that nothing was done with."""
 REQUEUED = "given back by its worker: it was rejected, or the process that ran it died"
+UNRECORDED = GivenBack(error="its worker ended before it recorded how the task ended")
 REJECTED = GivenBack(dead_reason="rejected by its worker")
 DELAY_STEPS_PER_SECOND = 50
 """Delays are rounded up, so that tasks of one moment go back by one call."""
@@ -63,6 +64,7 @@ class LeaseQoS(virtual.QoS):
     def __init__(self, channel: AcknowledgedChannel, prefetch_count: int = 0) -> None:
         super().__init__(channel, prefetch_count)
         self.prefetched_etas = PrefetchedEtas()
+        self._requests: dict[str, Any] = {}
 
     def credit(self) -> int:
         """Return how many messages the channel takes at present."""
@@ -73,14 +75,24 @@ class LeaseQoS(virtual.QoS):
         """Return whether this message was delivered and not acknowledged yet."""
         return delivery_tag in self._delivered
 
+    def note_request(self, request: Any) -> None:
+        """Remember what Celery's worker made of a message, until it is acknowledged."""
+        tag = request._message.delivery_tag  # noqa: SLF001 - there is no other way
+        if tag in self._delivered:
+            self._requests[tag] = request
+
+    def _answered(self, delivery_tag: str) -> None:
+        self._requests.pop(delivery_tag, None)
+        super().ack(delivery_tag)
+        self.channel.kick()
+
     def ack(self, delivery_tag: str) -> None:
         """Delete the message's task, by option only when it has ended. The slot is free in any case."""
         try:
             if self.channel.take_letter(delivery_tag) is None:
                 self.channel.acknowledge(delivery_tag)
         finally:
-            super().ack(delivery_tag)
-            self.channel.kick()
+            self._answered(delivery_tag)
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:  # noqa: FBT001, FBT002 - kombu's signature
         """Give the message's task back, or make it dead."""
@@ -98,20 +110,19 @@ class LeaseQoS(virtual.QoS):
             else:
                 self.channel.end_lease(delivery_tag, REJECTED)
         finally:
-            super().ack(delivery_tag)
-            self.channel.kick()
+            self._answered(delivery_tag)
 
     def refuse(self, delivery_tag: str, reason: str) -> None:
         """Make the message's task dead, as nobody can run it."""
         try:
             self.channel.end_lease(delivery_tag, GivenBack(dead_reason=reason))
         finally:
-            super().ack(delivery_tag)
-            self.channel.kick()
+            self._answered(delivery_tag)
 
     def restore_unacked(self) -> list[Any]:
         """Give back what was not acknowledged, except for running tasks of a worker that goes on without its broker."""
         self._flush()
+        requests, self._requests = self._requests, {}
         is_stopping = celery_state.is_stopping()
         running = celery_state.running_tags()
         while self._delivered:
@@ -125,8 +136,11 @@ class LeaseQoS(virtual.QoS):
                     self.channel.put_back(letter)
             elif tag in running and not is_stopping:
                 self.channel.keep_lease(tag)
-            else:
-                self.channel.end_lease(tag, CUT_SHORT if tag in running else UNSEEN)
+            elif tag in running:
+                self.channel.end_lease(tag, CUT_SHORT)
+            else:  # Celery ends its worker over some exceptions: their tasks have had an attempt
+                has_begun = begun_requests.has_begun(requests.get(tag))
+                self.channel.end_lease(tag, UNRECORDED if has_begun else UNSEEN)
         with suppress(StoreUnavailableError):  # the keeper tries again
             self.channel.flush_ends()
         return []

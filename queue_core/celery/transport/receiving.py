@@ -8,12 +8,14 @@ from kombu.exceptions import ContentDisallowed
 from kombu.transport.virtual.base import Base64
 
 from queue_core.celery.mailboxes.mailbox import Popped
-from queue_core.celery.transport import celery_state, events
+from queue_core.celery.transport import begun_requests, celery_state, events
 from queue_core.celery.transport.envelope import KombuMessage
 from queue_core.celery.transport.malformed import MISTAKES, flaw_of_call
 from queue_core.celery.transport.qos import LeaseQoS
 from queue_core.log import get_logger
 
+ENDS: Final = (KeyboardInterrupt, MemoryError, SystemExit)
+"""What Celery's worker ends with: `WorkerShutdown` is one."""
 LETTER: Final = "letter."
 """The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
 
@@ -57,16 +59,23 @@ def receive(
     if tag.startswith(LETTER) or not celery_state.is_task_consumer(consumer):
         callback(message)
         return
+    begun_requests.watch()
     flaw = _flaw_of(message, accept=getattr(consumer, "accept", None))
     if flaw:
         _refuse(channel, queue, tag, flaw)
         return
+    lost: Any = None
     try:
         callback(message)
-    except MISTAKES as error:
-        if message.acknowledged:
-            raise
-        _refuse(channel, queue, tag, f"a Celery worker can't read it ({type(error).__name__})")
+    except BaseException as error:
+        # A worker without a pool runs the task meanwhile. What ends it on purpose goes on.
+        lost = None if isinstance(error, ENDS) else celery_state.active_request(tag)
+        if lost is None:
+            if message.acknowledged or not isinstance(error, MISTAKES):
+                raise
+            _refuse(channel, queue, tag, f"a Celery worker can't read it ({type(error).__name__})")
+    if lost is not None:
+        begun_requests.fail(lost)
 
 
 def _refuse(channel: ReceivingChannel, queue: str, tag: str, flaw: str) -> None:

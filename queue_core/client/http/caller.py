@@ -391,10 +391,13 @@ def quoted(name: str) -> str:
 
 
 def read(response: HttpResponse) -> Json:
-    """Return a response's JSON. Raises the error of a problem response."""
-    if response.status >= 400:
+    """Return a response's JSON. Raises the error of a problem response, or of one that is no Towline server's."""
+    if response.status >= 300:
         raise _problem(response)
-    return cast("Json", from_json(response.body))
+    try:
+        return cast("Json", from_json(response.body))
+    except ValueError:
+        raise _problem(response) from None
 
 
 def _problem(response: HttpResponse) -> QueueError:

@@ -1,4 +1,4 @@
-"""What needs a person, most urgent first: each a sentence with the page where it is fixed."""
+"""Alerts of the first page, most urgent first: each a sentence with the page where it is fixed."""
 
 from collections.abc import Sequence
 from typing import Final, cast

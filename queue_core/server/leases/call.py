@@ -155,6 +155,8 @@ class LeaseCall:
     """Return whether its deletions took effect: the caller must learn that, even if no lease can be granted."""
     _is_open: bool = field(default=False, init=False)
     """Return whether another try of the client's call, which may still come, could grant a lease to nobody."""
+    _is_first_closed: bool = field(default=False, init=False)
+    """Return whether the first lease of the client's call grants nothing any more, whichever try comes with it."""
     _has_run: bool = field(default=False, init=False)
     """Return whether its operation has run, here: run again, it is a repeat."""
     _is_over: bool = field(default=False, init=False)
@@ -205,7 +207,7 @@ class LeaseCall:
         self._is_open = False
 
         def close(work: UnitOfWork) -> bool:
-            calls = [call, _waited(call)]
+            calls = [_waited(call)] if self._is_first_closed else [call, _waited(call)]
             are_closed = [work.close_lease(self.queue, one, worker=self.worker) for one in calls]
             return all(are_closed)
 
@@ -242,19 +244,28 @@ class LeaseCall:
         if call is not None and self._has_run and not call.is_repeat:
             call = replace(call, is_repeat=True)
         self._has_run = True
-        granted, lost = work.exchange(
-            self.queue,
-            self.deletions,
-            count=self.count,
-            seconds=self.seconds,
-            tags=self.tags,
-            worker=self.worker,
-            call=call,
-            allowance=self.room,
-        )
+
+        def exchange() -> tuple[Granted, Sequence[str]]:
+            return work.exchange(
+                self.queue,
+                self.deletions,
+                count=self.count,
+                seconds=self.seconds,
+                tags=self.tags,
+                worker=self.worker,
+                call=call,
+                allowance=self.room,
+            )
+
+        granted, lost = exchange()
         self.lost, self.added = tuple(lost), granted.added
         if call is not None and call.is_repeat and not granted.leases:
-            granted = self._lease(work)  # it may have been granted something after it had waited
+            # Its first try may be under way at another server: what that grants is this call's, or it grants nothing.
+            self._is_first_closed = work.close_lease(self.queue, call, worker=self.worker)
+            if not self._is_first_closed:
+                granted, _ = exchange()
+            if not granted.leases:
+                granted = self._lease(work)  # it may have been granted something after it had waited
         return LeaseAnswer(granted, self.lost, self.added)
 
     def lease(self, work: UnitOfWork) -> LeaseAnswer:
@@ -343,8 +354,8 @@ class LeaseCall:
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             elif outcome[1]:
                 self._deliver(LeaseAnswer(Granted(tuple(outcome[1])), self.lost, self.added), since=outcome[0])
-            else:
-                self.retry()
+            else:  # its client has had them from another server, and done them: further ones would be nobody's
+                self.end_empty()
 
         self._context.committer.submit(renew, renewed)
 

@@ -254,7 +254,8 @@ class SqliteTransaction(ChangeVerbs[Row]):
     def answer_of(self, call: ClientCall, *, now: Instant) -> bytes | None:
         return idempotency.answer_of(self._session, call, now=now)
 
-    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:  # noqa: ARG002
+    def record_answer(self, call: ClientCall, answer: bytes, *, now: Instant) -> None:
+        self._session.now = self._session.now or now  # of a verb that needs no time
         idempotency.record_answer(self._session, call, answer)
 
     def check_kept(self, call: ClientCall, *, now: Instant) -> None:

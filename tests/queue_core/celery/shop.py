@@ -9,6 +9,7 @@ from typing import Any
 from celery import Celery
 
 import queue_core.kombu  # noqa: F401 - registers the transport
+from tests.support.fleet.odd_exceptions import raise_all
 
 FOLDER = Path(os.environ.get("SHOP_FOLDER", "."))
 
@@ -63,3 +64,10 @@ def poison() -> None:
 def record(line: str) -> None:
     with (FOLDER / "record").open("a") as file:
         file.write(line + "\n")
+
+
+@app.task
+def odd(number: int) -> None:
+    """Raise an exception that is hard to read."""
+    record(f"odd {number}")
+    raise_all(number)

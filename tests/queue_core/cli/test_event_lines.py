@@ -120,7 +120,9 @@ def test_others_like_a_failure_are_counted_for_a_minute_and_then_told_once() -> 
     assert told.more == ()
     assert counts.is_new(line, now=61.0)
     assert not counts.is_new(line, now=62.0)
-    assert [told.text for told in counts.rest()] == ["1 more failure like this since then (not shown): ValueError, tasks.py:9"]
+    assert [told.text for told in counts.rest()] == [
+        "1 more failure like this since then (not shown): ValueError, tasks.py:9"
+    ]
 
 
 def test_a_task_that_is_dead_by_a_failure_is_another_kind() -> None:

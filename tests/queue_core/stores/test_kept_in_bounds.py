@@ -23,7 +23,7 @@ from queue_core.unit.pieces import CallProgress, next_piece
 from queue_core.unit.queue_verbs import Purge
 from queue_core.unit.service import QueueService
 from queue_core.verbs import ClientCall, meaning_of
-from tests.support.stores.stores import opened
+from tests.support.stores.stores import STORES, opened
 from tests.support.stores.task_builders import QUEUE, a_queue, at, lease, stats
 
 DAY = 86_400
@@ -112,14 +112,14 @@ def test_the_names_of_workers_that_lease_from_postgresql_are_bounded(tmp_path: P
 
 def add_once(store: Store, number: int, *, is_repeat: bool = False, name: str = "", tasks: int = 1) -> object:
     """An add by call 1 of a client's session, or its repeat half a minute later."""
-    call = ClientCall(f"client-{number}", 1, is_repeat, 30, meaning_of(f"add {number}", b""))
+    call = ClientCall(f"client-{number}", 1, is_repeat, 30 if is_repeat else 0, meaning_of(f"add {number}", b""))
     given = [NewTask(b"x", name=f"{name}-{number}-{place}" if name else None) for place in range(tasks)]
     return QueueService(store, clock=store.clock).run(lambda work: work.add(QUEUE, given, call=call), unit="verb")
 
 
 def pause_once(store: Store, number: int, *, is_repeat: bool = False) -> object:
     """The same for a verb whose answer is kept beside it."""
-    call = ClientCall(f"client-{number}", 1, is_repeat, 30, meaning_of(f"pause {number}", b""))
+    call = ClientCall(f"client-{number}", 1, is_repeat, 30 if is_repeat else 0, meaning_of(f"pause {number}", b""))
     return QueueService(store, clock=store.clock).run(
         lambda work: once(work, call, lambda _: True, encode=lambda _: b"true", decode=lambda _: True)
     )
@@ -254,3 +254,43 @@ def test_answers_that_a_file_keeps_are_bounded_in_bytes(monkeypatch: pytest.Monk
             ((total,),) = file.execute("SELECT sum(length(kept)) FROM answers").fetchall()
         assert 60_000 < total <= 140_000
         assert kept(store, 59) == answer
+
+
+def forget_first_calls(store: Store, monkeypatch: pytest.MonkeyPatch, verb: Callable[..., object]) -> None:
+    """Have a store forget what it kept of calls 0 to 7, as it does of calls that very many others followed."""
+    if store.url.startswith("postgresql"):
+        with psycopg.connect(store.url) as operator:
+            operator.execute("SELECT setval('towline.answer_places', 100100)")
+    monkeypatch.setattr(sqlite_idempotency, "KEPT_ROWS", 5)
+    monkeypatch.setattr(sqlite_idempotency, "MAX_KEPT_SESSIONS", 10)
+    monkeypatch.setattr(sqlite_idempotency, "TRIM_EVERY", 1)
+    monkeypatch.setattr(memory, "MAX_SESSIONS", 8)
+    for number in range(10, 50):
+        verb(store, number)
+
+
+@pytest.mark.parametrize(
+    ("name", "verb"),
+    [
+        (name, verb)
+        for name in STORES
+        for verb in (add_once, pause_once)
+        if (name, verb) != ("redis", pause_once)  # kept for an hour, however many follow
+    ],
+)
+def test_under_a_key_whose_answer_is_forgotten_a_first_try_is_a_new_call_and_a_repeat_is_refused(
+    name: str, verb: Callable[..., object], tmp_path: Path, small: pytest.MonkeyPatch
+) -> None:
+    with opened(name, tmp_path) as store:
+        a_queue(store)
+        for number in range(8):
+            verb(store, number)
+        forget_first_calls(store, small, verb)
+        before = stats(store).added_total
+        with pytest.raises(OutcomeUnknownError, match="check before repeating"):
+            verb(store, 0, is_repeat=True)
+        assert stats(store).added_total == before
+        assert verb(store, 0)
+        assert stats(store).added_total == before + (1 if verb is add_once else 0)
+        verb(store, 0, is_repeat=True)  # the key is in use again: its answer is that of the new call
+        assert stats(store).added_total == before + (1 if verb is add_once else 0)

@@ -60,7 +60,7 @@ BEGIN
             SELECT FROM towline.commit_markers AS m
             WHERE m.connection = set_commit_marker.connection AND m.part > set_commit_marker.call >> 8
         ) THEN
-            RAISE 'a later call was made' USING ERRCODE = 'unique_violation';
+            RAISE 'a later call was made' USING ERRCODE = 'unique_violation', CONSTRAINT = 'commit_markers_pkey';
         END IF;
         -- If the marker was closed, or a later call left it, this fails, and the call with it.
         IF set_commit_marker.meaning IS NOT NULL THEN

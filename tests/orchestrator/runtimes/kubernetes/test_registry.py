@@ -391,3 +391,15 @@ def test_a_start_that_has_ended_before_its_create_was_answered_is_told_as_an_end
     assert [ended.code for ended in bench.exits()] == [128]
     assert bench.registry.claim("resize", "d1") is None
     assert bench.removed == ["towline-resize-7f3k2q@u1"]
+
+
+def test_a_pod_that_could_not_be_removed_is_removed_at_its_next_sight(bench: Bench) -> None:
+    """dagster#3705, #16535: what was given up must also be deleted."""
+    bench.start()
+    bench.see(terminated(0))
+    assert bench.registry.differs([a_pod_seen(terminated(0))], began_at=bench.now) == []
+    bench.registry.not_removed("u1")
+    assert bench.registry.differs([a_pod_seen(terminated(0))], began_at=bench.now) == ["towline-resize-7f3k2q"]
+    bench.see(terminated(0))
+    assert bench.removed == ["towline-resize-7f3k2q@u1"] * 2
+    assert len(bench.exits()) == 1

@@ -116,6 +116,22 @@ def test_a_straggler_that_reaches_a_process_started_after_its_repeat_adds_nothin
         other.close()
 
 
+@pytest.mark.parametrize("later", [2, 255, 256, 300])
+def test_a_first_try_that_comes_after_a_later_call_of_its_session_changes_nothing(store: Store, later: int) -> None:
+    add(store, ClientCall("t", 1), NewTask(b"x"), NewTask(b"y"))
+    (held,) = lease(store, ClientCall("s", later))
+    late = ClientCall("s", 1)
+    for verb in (
+        lambda: lease(store, late),
+        lambda: exchange(store, late, Deletion(held.token)),
+        lambda: add(store, late, NewTask(b"z")),
+        lambda: run(store, lambda turn: turn.delete(QUEUE, [Deletion(held.token)], call=late), unit="verb"),
+    ):
+        with pytest.raises(StoreUnavailableError):
+            verb()
+    assert (stats(store).in_flight, stats(store).ready) == (1, 1)
+
+
 def test_a_call_that_comes_after_a_later_one_of_its_session_is_in_doubt(store: Store) -> None:
     add(store, ClientCall("s", 5), NewTask(b"x"))
     with pytest.raises(OutcomeUnknownError):
