@@ -24,6 +24,7 @@ from orchestrator.sources.pull_queue import QueueSource, ServersPresence
 from orchestrator.sources.schedules import ScheduleTicks
 from orchestrator.state.directory import StateDir
 from orchestrator.supervisor.reload import ReloadedSettings
+from orchestrator.supervisor.succession import FleetIdentity
 from orchestrator.supervisor.supervisor import Supervisor
 from orchestrator.supervisor.view import Heartbeat
 from queue_core.client.connect import SERVER_SCHEMES, open_queues
@@ -82,11 +83,12 @@ def open_supervisor(
             QueueSource(queues, waiting=waiting, presence=presence, all_presence=elsewhere, ticks=ticks.upcoming),
             fleets,
         )
+        fleet = FleetIdentity()
 
-        def leads() -> bool:
-            return supervisor.is_leading()
+        def may_act() -> bool:
+            return supervisor.may_act_on_shared()
 
-        runtime = _runtime(project, files, source=source, url=url, leads=leads)
+        runtime = _runtime(project, files, source=source, url=url, fleet=fleet, may_act=may_act)
         stack.callback(runtime.close)
         supervisor = Supervisor(
             project.supervisor,
@@ -102,6 +104,8 @@ def open_supervisor(
             heartbeat=heartbeat,
             terminal=terminal,
             ticks=ticks,
+            fleet=fleet,
+            on_pools=runtime.set_pools,
         )
         yield supervisor
 
@@ -117,7 +121,13 @@ def celery_fleets() -> CeleryFleets:
 
 
 def _runtime(
-    project: Project, files: StateDir, *, source: WorkSource, url: str, leads: Callable[[], bool]
+    project: Project,
+    files: StateDir,
+    *,
+    source: WorkSource,
+    url: str,
+    fleet: FleetIdentity,
+    may_act: Callable[[], bool],
 ) -> CompositeRuntime:
     """Return a runtime for every kind of worker that the pools name now or after a reload."""
     withheld = project.secret_variables(os.environ, url=url)
@@ -132,7 +142,14 @@ def _runtime(
     def docker(engine: str | None, _pool: PoolSpec | None) -> Runtime:
         from orchestrator.runtimes.docker.runtime import DockerRuntime
 
-        return DockerRuntime(files.path, lock=files.lock_path, engine=engine, on_exit=processes.wake, logs=logs)
+        return DockerRuntime(
+            files.path,
+            lock=files.workers_lock_path,
+            engine=engine,
+            fleet=lambda: fleet.id,
+            on_exit=processes.wake,
+            logs=logs,
+        )
 
     def swarm(engine: str | None, pool: PoolSpec | None) -> Runtime:
         from orchestrator.runtimes.docker.identity import identity_of
@@ -142,6 +159,7 @@ def _runtime(
         return SwarmRuntime(
             identity_of(files.path),
             engine=engine,
+            fleet=lambda: fleet.id,
             nodes=settings.nodes if settings is not None else None,
             disown=lambda worker: source.release_held_by(worker, unreachable_notice(worker)),
             on_exit=processes.wake,
@@ -156,7 +174,7 @@ def _runtime(
             namespace=namespace or None,
             retire=source.retire,
             disown=lambda worker: source.release_held_by(worker, unreachable_notice(worker)),
-            may_act=leads,
+            may_act=may_act,
             on_exit=processes.wake,
         )
 

@@ -1,6 +1,6 @@
 """The protocol of a runtime, which starts and ends workers: processes and containers alike. No verb waits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, Protocol
 
@@ -13,8 +13,24 @@ from orchestrator.fleet.exits import Fate
 from orchestrator.fleet.placement import Placement
 
 PAUSED: Final = "paused (docker pause)"
+SHARED_KINDS: Final = frozenset({"docker", "swarm", "kubernetes"})
+"""The kinds of runtimes whose workers another supervisor of the store may lead; a process belongs to its host's."""
 STANDSTILLS: Final = frozenset({PAUSED, "stopped (SIGSTOP)", "its control group is frozen"})
 """Conditions of workers of which nothing runs: they can't finish anything, and no signal but SIGKILL reaches them."""
+
+
+def is_shared(ref: str) -> bool:
+    """Return whether another supervisor may lead the worker with this `ref`: then only the leader acts on it."""
+    return ref.partition(":")[0] in SHARED_KINDS
+
+
+def is_led_from_anywhere(ref: str) -> bool:
+    """Return whether the place of the worker with this `ref` is the same to each supervisor of the store.
+
+    A local engine's containers are shared only with other supervisors of its host.
+    """
+    kind, _, rest = ref.partition(":")
+    return kind in SHARED_KINDS and (kind != "docker" or "#" in rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +191,21 @@ class Runtime(Protocol):
     def reap(self, *, now: Monotonic) -> Sequence[Exit]:
         """Return every exit since the last call; each exit is returned once."""
 
-    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+    def adopt_own(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """Find and take over the workers that an earlier supervisor of the same state directory left running.
 
         `remembered` are the workers it knew last. Those that are not returned have verifiably ended: their leases will
         be released.
         """
+
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """Find and take over the fleet's workers, whichever supervisor started them: ours begins to lead (ADR 141).
+
+        `remembered`: as in `adopt_own`. Returned are those that were not ours before.
+        """
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """Forget workers without touching them: another supervisor leads and has adopted them."""
 
     def usage(self) -> Mapping[str, Usage]:
         """Return the usage of each live worker; a worker that just ended is left out."""

@@ -138,5 +138,11 @@ class WorkSource(Protocol):
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         """Sleep until a task becomes leasable in one of the pools and return its name; None when the time is up."""
 
+    def kept(self) -> str | None:
+        """Return the text that the supervisors of this store keep in it; None: none was kept yet."""
+
+    def keep(self, text: str) -> None:
+        """Keep this text in place of the earlier one."""
+
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         """Become or stay the leader among the supervisors of this store for `seconds`; False when another leads."""

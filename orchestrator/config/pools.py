@@ -347,7 +347,7 @@ class SupervisorSettings(FleetSettingsModel):
         le=300,
         examples=["5s"],
         description="Another supervisor of the store leads at most this long after the leader was killed; renewed at "
-        "a third of it. Shorter: more renewals, and a store that is silent for so long minus 1 s changes the leader.",
+        "a third of it. Shorter: more renewals, and a store that is silent for so long minus 2 s changes the leader.",
     )
     state_dir: str = Field(default=".towline", min_length=1, description="The folder that holds its state.")
     listen: Listen | None = Field(

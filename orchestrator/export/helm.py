@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
+from orchestrator.config.kubernetes import WORKER_SECRET
 from orchestrator.config.pools import PoolSpec, bounds_of
+from orchestrator.export import incluster
 from orchestrator.export.keda import VARIABLES_FILE, Manifests, manifests, secret_commands, variables_files
 from orchestrator.export.kubernetes import CLIENT_LABEL, NAME, SECRET, Object, worker_name
 from orchestrator.export.request import ExportedFiles, ExportRequest, header, yaml_of
@@ -50,7 +52,93 @@ class _Expressions:
 
 
 def helm(request: ExportRequest) -> ExportedFiles:
-    """Return the files of a chart, whose default values give the objects of `keda`. Raises `ExportRefusedError`."""
+    """Return the files of a chart. Raises `ExportRefusedError`.
+
+    Its default values give the objects of `incluster` if a pool's workers are Pods, else those of `keda`.
+    """
+    if any(pool.runtime_kind == "kubernetes" for pool in request.project.pools.values()):
+        return _of_pods(request)
+    return _of_keda(request)
+
+
+def _of_pods(request: ExportRequest) -> ExportedFiles:
+    """Return the chart whose supervisor starts and stops the workers' Pods."""
+    plain = incluster.cluster_objects(request)
+    expressions = _Expressions(_unused(yaml_of(*plain.of_cluster, *plain.of_namespace)))
+    namespace = expressions.stand_in(".Release.Namespace")
+    found = incluster.cluster_objects(replace(request, namespace=namespace))
+    settings = cast("Object", _walked(found.settings.data, (), _pool_image, expressions))
+    _, *policy = found.of_cluster  # the namespace is Helm's
+    values, schema = _values_of_pods(request, plain)
+    notes = [
+        "Once: the namespace's standard, and the secrets that the objects name:",
+        f"  kubectl label namespace {namespace} pod-security.kubernetes.io/enforce=restricted",
+        *incluster.secret_commands(request, found.settings, f"--namespace {namespace}"),
+        *incluster.watching_commands(namespace),
+        "Removing the release ends all workers.",
+    ]
+    files = {
+        "Chart.yaml": header(_HEAD) + yaml_of(_chart(request)),
+        "values.yaml": header(_HEAD) + values,
+        "values.schema.json": json.dumps(schema, indent=2) + "\n",
+        SETTINGS: expressions.written(yaml_of(settings)),
+        "templates/fleet.yaml": _template([*policy, *found.of_namespace], _fleet_value, expressions),
+        "templates/NOTES.txt": expressions.written("\n".join(notes) + "\n"),
+    }
+    private = incluster.variables_files(request)
+    return ExportedFiles(files | _ignored(private), found.warnings, private)
+
+
+def _ignored(private: Mapping[str, str]) -> dict[str, str]:
+    """Return the file that keeps private files out: they are applied by themselves, and Helm would package them."""
+    return {".helmignore": f"{VARIABLES_FILE}\n"} if private else {}
+
+
+def _pool_image(path: tuple[str | int, ...], _value: object) -> str | None:
+    match path:
+        case ("pools", str() as name, "runtime", "kubernetes", "image"):
+            return f'(index .Values.pools "{name}").image | quote'
+    return None
+
+
+def _fleet_value(path: tuple[str | int, ...], value: object) -> str | None:
+    match path:
+        case (*_, "data", "towline.yaml"):
+            return f'tpl (.Files.Get "{SETTINGS}") . | quote'
+        case (*_, "secret", "name") if value == WORKER_SECRET:
+            return ".Values.workerSecret | quote"
+        case (*_, "secret", "name"):
+            return ".Values.secrets | quote"
+        case _:
+            return _queue_value(path, value)
+
+
+def _values_of_pods(request: ExportRequest, found: incluster.ClusterObjects) -> tuple[str, Object]:
+    """Return the values and their schema."""
+    kinds = {str(one["kind"]): one for one in found.of_namespace}
+    resources = _value_at(kinds["Deployment"], *_CONTAINER, "resources")
+    server: Object = {"image": request.server_image, "resources": resources}
+    known: Object = {"image": _TEXT, "resources": _RESOURCES}
+    if claim := kinds.get("PersistentVolumeClaim"):
+        server["storage"] = _value_at(claim, "spec", "resources", "requests", "storage")
+        known["storage"] = _TEXT
+    pools = {name: {"image": str(request.image_of(pool))} for name, pool in request.project.pools.items()}
+    parts = [
+        "# The secrets with the store's password and tokens, and with the workers' token: see NOTES.txt.\n",
+        yaml_of({"secrets": SECRET, "workerSecret": WORKER_SECRET}),
+        "# Queue server and supervisor. The settings are in the chart's towline.yaml.\n",
+        yaml_of({"server": server}),
+        "# The images of the pools' workers: a changed one replaces them, new before old.\n",
+        yaml_of({"pools": pools}),
+    ]
+    of_pools = _closed({name: _closed({"image": _TEXT}) for name in pools})
+    return "".join(parts), _whole_schema(
+        {"secrets": _TEXT, "workerSecret": _TEXT, "server": _closed(known), "pools": of_pools}
+    )
+
+
+def _of_keda(request: ExportRequest) -> ExportedFiles:
+    """Return the chart whose Deployments KEDA scales."""
     plain = manifests(request)
     expressions = _Expressions(_unused(yaml_of(*_objects(plain))))
     namespace = expressions.stand_in(".Release.Namespace")
@@ -67,9 +155,7 @@ def helm(request: ExportRequest) -> ExportedFiles:
         files[f"templates/{name}.yaml"] = begin + _template(objects, _pool_placeholders(name), expressions)
     files["templates/NOTES.txt"] = expressions.written("\n".join(_notes(request, made, namespace)) + "\n")
     private = variables_files(request)
-    if private:  # it is applied by itself: Helm would keep it with the release, and package it with the chart
-        files[".helmignore"] = f"{VARIABLES_FILE}\n"
-    return ExportedFiles(files, made.warnings, private)
+    return ExportedFiles(files | _ignored(private), made.warnings, private)
 
 
 _HEAD: Final = (
@@ -98,7 +184,7 @@ def _chart(request: ExportRequest) -> Object:
     return {
         "apiVersion": "v2",
         "name": NAME,
-        "description": "Queue, supervisor and workers of Towline, scaled by KEDA as the supervisor says",
+        "description": "Queue, supervisor and workers of Towline",
         "type": "application",
         "version": release[0] if release else "0.0.0",
         "appVersion": request.version,
@@ -143,7 +229,11 @@ def _schema(request: ExportRequest, made: Manifests) -> Object:
         kinds: Object = {"image": _TEXT, "min": _COUNT, "max": {**_COUNT, "minimum": 1}, "resources": _RESOURCES}
         pools[pool.name] = _closed({**kinds, **({"secrets": _TEXT} if "secrets" in _pool_values(pool, made) else {})})
     server = _closed({"image": _TEXT, "storage": _TEXT, "resources": _RESOURCES})
-    whole = _closed({"secrets": _TEXT, "server": server, "pools": _closed(pools)})
+    return _whole_schema({"secrets": _TEXT, "server": server, "pools": _closed(pools)})
+
+
+def _whole_schema(values: Object) -> Object:
+    whole = _closed(values)
     properties = cast("Object", whole["properties"])
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",

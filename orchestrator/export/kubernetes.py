@@ -73,11 +73,11 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
         "env": [{"name": "TOWLINE_FILE", "value": f"{CONFIG_FOLDER}/towline.yaml"}],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         # A hanging supervisor is restarted; an unavailable store is no reason for a restart.
-        "livenessProbe": _probe("/v1/supervisor/livez", failures=3),
-        "readinessProbe": _probe("/readyz", failures=2),
-        "startupProbe": _probe("/livez", failures=30, period=2),
+        "livenessProbe": probe("/v1/supervisor/livez", failures=3),
+        "readinessProbe": probe("/readyz", failures=2),
+        "startupProbe": probe("/livez", failures=30, period=2),
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
-        "securityContext": _locked_down(is_read_only=True),
+        "securityContext": locked_down(is_read_only=True),
         "volumeMounts": [
             {"name": "state", "mountPath": STATE_FOLDER},
             {"name": "settings", "mountPath": CONFIG_FOLDER, "readOnly": True},
@@ -88,7 +88,7 @@ def _queue(request: ExportRequest, settings: Portable) -> Object:
     pod = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": STOP_SECONDS,
-        "securityContext": _nobody(USER, USER) | {"fsGroup": USER},
+        "securityContext": nobody(USER, USER) | {"fsGroup": USER},
         "containers": [container],
         "volumes": [
             {"name": "settings", "configMap": {"name": f"{NAME}-settings"}},
@@ -135,7 +135,7 @@ def deployment(request: ExportRequest, pool: PoolSpec, *, image: str, token: Exp
             *(_from_secret(name, pool) for name in variables_of(pool)),
         ],
         "resources": _resources(pool),
-        "securityContext": _locked_down(is_read_only=bool(settings and settings.read_only)),
+        "securityContext": locked_down(is_read_only=bool(settings and settings.read_only)),
     }
     if settings:
         container["imagePullPolicy"] = {"missing": "IfNotPresent", "always": "Always", "never": "Never"}[settings.pull]
@@ -206,7 +206,7 @@ def _worker_policy(request: ExportRequest) -> Object:
     return made("networking.k8s.io/v1", "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=spec)
 
 
-def _probe(path: str, *, failures: int, period: int = 10) -> Object:
+def probe(path: str, *, failures: int, period: int = 10) -> Object:
     return {
         "httpGet": {"path": path, "port": "http"},
         "periodSeconds": period,
@@ -225,7 +225,7 @@ def _resources(pool: PoolSpec) -> Object:
     return {"requests": dict(limits), "limits": limits} if limits else {}
 
 
-def _locked_down(*, is_read_only: bool) -> Object:
+def locked_down(*, is_read_only: bool) -> Object:
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": is_read_only,
@@ -233,7 +233,7 @@ def _locked_down(*, is_read_only: bool) -> Object:
     }
 
 
-def _nobody(user: int | None, group: int | None) -> Object:
+def nobody(user: int | None, group: int | None) -> Object:
     ids = {"runAsUser": user, "runAsGroup": group}
     known = {key: value for key, value in ids.items() if value is not None}
     return {"runAsNonRoot": user != 0, **known, "seccompProfile": {"type": "RuntimeDefault"}}
@@ -244,7 +244,7 @@ def _worker_user(user: str | None) -> Object:
     if user is None or not all(part.isdigit() for part in user.split(":")):
         return {"seccompProfile": {"type": "RuntimeDefault"}}
     name, _, group = user.partition(":")
-    return _nobody(int(name), int(group) if group else None)
+    return nobody(int(name), int(group) if group else None)
 
 
 def _secret_volume(name: str, secrets: Sequence[ExportedSecret]) -> Object:

@@ -12,7 +12,7 @@ from orchestrator.settings_file import Project
 from queue_core.config.messages import SettingProblem
 from queue_core.config.yaml_document import Document
 
-Platform = Literal["keda", "helm", "crema", "compose", "systemd"]
+Platform = Literal["kubernetes", "keda", "helm", "crema", "compose", "systemd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class ExportRequest:
 
     def image_of(self, pool: PoolSpec) -> str | None:
         """Return the image of a pool's workers: the pool's --image, the file's, or the --image for all pools."""
-        settings = pool.containers
+        settings = pool.runtime.kubernetes or pool.containers
         return self.images.get(pool.name) or (settings.image if settings else None) or self.images.get("")
 
 

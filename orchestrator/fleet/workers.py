@@ -1,6 +1,6 @@
 """The workers of one pool as a value, and its transitions: spawned, adopted, draining, killed, exited. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import field, replace
 from pathlib import PurePath
 from types import MappingProxyType
@@ -267,6 +267,11 @@ def recalled(fleet: Fleet, memories: Mapping[str, RememberedWorker]) -> Fleet:
             )
         workers[name] = worker
     return replace(fleet, workers=workers)
+
+
+def without(fleet: Fleet, workers: Collection[str]) -> Fleet:
+    """Forget workers: another supervisor leads them."""
+    return replace(fleet, workers={name: one for name, one in fleet.workers.items() if name not in workers})
 
 
 def placed(fleet: Fleet, places: Mapping[str, Placement], *, now: Monotonic) -> Fleet:

@@ -1,6 +1,6 @@
 """Combine several runtimes into one: each call goes to the runtime of the worker's pool, created when first needed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
 from orchestrator.base import events
@@ -46,7 +46,7 @@ class CompositeRuntime:
         sleeper: runs processes; `wait_for_exit` sleeps in it.
         factories: create a runtime of a kind on an engine (None: the default one), for a pool if that is known; the
             runtime must wake us when there is something to reap.
-        pools: the pools of the settings: their runtimes are searched for workers of an earlier supervisor.
+        pools: the pools of the settings: their runtimes are searched for workers of other supervisors.
         """
         self._sleeper = sleeper
         self._factories = factories
@@ -54,6 +54,10 @@ class CompositeRuntime:
         self._runtime_of: dict[str, Runtime] = {}
         self._pools = tuple(pools)
         self._has_adopted = False
+
+    def set_pools(self, pools: Iterable[PoolSpec]) -> None:
+        """Take the pools of the settings as they are now: `adopt` searches the runtimes that they name."""
+        self._pools = tuple(pools)
 
     def spawn(self, request: SpawnRequest, *, now: Monotonic) -> WorkerHandle:
         """See `Runtime.spawn`."""
@@ -97,8 +101,26 @@ class CompositeRuntime:
             self._runtime_of.pop(ended.worker, None)
         return exits
 
+    def adopt_own(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt_own`: asks the runtimes of all pools and of all remembered workers."""
+        return self._adopted(lambda runtime, ours: runtime.adopt_own(remembered=ours, now=now), remembered)
+
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         """See `Runtime.adopt`: asks the runtimes of all pools and of all remembered workers."""
+        return self._adopted(lambda runtime, ours: runtime.adopt(remembered=ours, now=now), remembered)
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`."""
+        for runtime in self._runtimes.values():
+            runtime.let_go([worker for worker in workers if self._runtime_of.get(worker) is runtime])
+        for worker in workers:
+            self._runtime_of.pop(worker, None)
+
+    def _adopted(
+        self,
+        adopt: Callable[[Runtime, Sequence[WorkerHandle]], Sequence[WorkerHandle]],
+        remembered: Sequence[WorkerHandle],
+    ) -> Sequence[WorkerHandle]:
         needed: dict[str, PoolSpec | None] = {key_of(pool): pool for pool in self._pools}
         swarm = next((key for key in needed if key.startswith("swarm")), "swarm")
         ours: dict[str, list[WorkerHandle]] = {}
@@ -115,7 +137,7 @@ class CompositeRuntime:
         self._has_adopted = True
         adopted: list[WorkerHandle] = []
         for key, runtime in self._runtimes.items():
-            for handle in runtime.adopt(remembered=ours.get(key, []), now=now):
+            for handle in adopt(runtime, ours.get(key, [])):
                 self._runtime_of[handle.worker] = runtime
                 adopted.append(handle)
         return sorted(adopted, key=lambda handle: handle.spawned_at)

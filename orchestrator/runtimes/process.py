@@ -312,7 +312,14 @@ class ProcessRuntime:
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. Processes that an unseen dead worker left behind are killed."""
+        """See `Runtime.adopt`: those of this folder, as no other host's or folder's can be adopted."""
+        return self.adopt_own(remembered=remembered, now=now)
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`: a process is led by the supervisor of its own folder only."""
+
+    def adopt_own(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt_own`. Processes that an unseen dead worker left behind are killed."""
         found = procfs.worker_processes(str(self._state_dir), self._identity)
         leading = {process.worker for process in found if process.leads}
         # A living worker's environment can be unreadable: overwritten by its title, or in an exec (ADR 5).

@@ -107,6 +107,14 @@ class PoolSources:
             return found
         return self._queues.wait_for_arrival(ours, timeout_seconds=min(SLICE_SECONDS, timeout_seconds))
 
+    def kept(self) -> str | None:
+        """See `WorkSource.kept`."""
+        return self._queues.kept()
+
+    def keep(self, text: str) -> None:
+        """See `WorkSource.keep`."""
+        self._queues.keep(text)
+
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         """See `WorkSource.lead`."""
         return self._queues.lead(supervisor, seconds=seconds)

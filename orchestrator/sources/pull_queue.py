@@ -62,6 +62,7 @@ MAX_TAG_PAGES: Final = 10
 SIMULTANEOUS_MICROSECONDS: Final = 1_000
 """Leases that began within this many microseconds count as simultaneous: one call's leases differ by a few."""
 _LEAD: Final = "supervisor"
+_KEPT: Final = "supervisor"
 
 PresenceQuery = Callable[[str, str], Sequence[PresentWorker]]
 """Returns a queue's workers whose names begin with a prefix, as its servers know them."""
@@ -393,6 +394,16 @@ class QueueSource:
                 if self._waiting.queue(queue).stats(tags=tags_of(pool)).ready:
                     return pool.name
         return None
+
+    def kept(self) -> str | None:
+        """See `WorkSource.kept`."""
+        with _as_unavailable("read what supervisors keep"):
+            return self._queues.kept(_KEPT)
+
+    def keep(self, text: str) -> None:
+        """See `WorkSource.keep`."""
+        with _as_unavailable("keep what this supervisor knows"):
+            self._queues.keep(_KEPT, text)
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         """See `WorkSource.lead`."""

@@ -39,9 +39,11 @@ class StateDir:
 
     def __init__(self, path: Path) -> None:
         self._locked: _Inode | None = None
+        self._workers_lock: int | None = None
         self._shared_snapshot: tuple[object, Mapping[str, object] | None] | None = None
         self.path = path.resolve()
         self.lock_path = self.path / "supervisor.lock"
+        self.workers_lock_path = self.path / "workers.lock"
         self._snapshot_path = self.path / "supervisor.json"
         self._learned_path = self.path / "state.json"
         self._decisions_path = self.path / "decisions.jsonl"
@@ -78,10 +80,26 @@ class StateDir:
                     f"another supervisor works with {self.path}: stop it, or give this one its own supervisor.state_dir"
                 )
             self._locked = _inode_of(os.fstat(lock))  # the open file keeps its number from being another's
+            self.hold_workers()
             yield
         finally:
             self._locked = None
             os.close(lock)
+            if self._workers_lock is not None:
+                os.close(self._workers_lock)
+                self._workers_lock = None
+
+    def hold_workers(self) -> None:
+        """Hold the lock by which our containers know that they are led, unless another leader of the fleet holds it.
+
+        Raises `OSError`.
+        """
+        if self._workers_lock is None:
+            lock = os.open(self.workers_lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            if _try_lock(lock, fcntl.LOCK_EX):
+                self._workers_lock = lock
+            else:
+                os.close(lock)
 
     def check_own(self) -> None:
         """Raise `OSError` if we hold the lock of a folder that is no longer at this path.
@@ -214,6 +232,16 @@ class StateDir:
             known[pool] = change(known.get(pool, overrides.NO_OVERRIDES))
             _write(self._overrides_path, overrides.overrides_to_json(known))
             return known[pool]
+
+    def overrides_changed_at(self) -> float:
+        """Return when the overrides changed last, in seconds since the epoch; 0 when there are none."""
+        mark = self.overrides_mark()
+        return 0.0 if mark is None else round(mark[1] / 1e9, 3)
+
+    def replace_overrides(self, known: Mapping[str, Overrides]) -> None:
+        """Replace the overrides of all pools. Raises `OSError`."""
+        with self._changing_overrides():
+            _write(self._overrides_path, overrides.overrides_to_json(known))
 
     def worker_requests_mark(self) -> tuple[int, int, int] | None:
         """Return a value that differs after every order about workers; None when there are none."""

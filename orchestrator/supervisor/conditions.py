@@ -110,6 +110,10 @@ class ScheduleBounds:
         self._bounds: dict[str, tuple[PoolSpec, float, Bounds]] = {}
         self._specs: dict[str, tuple[PoolSpec, PoolSpec]] = {}
         self._dailies: dict[str, tuple[float, int]] = {}
+        self.replace_budgets(budgets, at=at)
+
+    def replace_budgets(self, budgets: Mapping[str, Budget], *, at: Monotonic) -> None:
+        """Take what was left of each budget at the instant `at`."""
         self.budgets = dict(budgets)
         self._spent_at = dict.fromkeys(budgets, at)
 
@@ -324,6 +328,12 @@ class ConditionsTracker:
         budgets = budget.budgets_to_json(self._bounds.budgets, wall_seconds=round(self._clock.wall_seconds(), 3))
         with self._write_errors.logged():
             self._files.write_usage({"budgets": budgets, "appetites": self.share.usages.to_json()})
+
+    def restore(self) -> None:
+        """Take up usage and budgets from disk again: another supervisor's were put there."""
+        usages, budgets, at = self._restored()
+        self.share.usages = usages
+        self._bounds.replace_budgets(budgets, at=at)
 
     def _restored(self) -> tuple[WorkerUsages, Mapping[str, Budget], Monotonic]:
         """Return workers' usage, and the budgets with the instant they were stored at, from an earlier supervisor."""

@@ -56,8 +56,15 @@ class PlanExecutor:
         launch: Launch,
         identify: Callable[[str], str],
         may_act: Callable[[], bool],
+        may_end: Callable[[str], bool] = lambda _ref: True,
     ) -> None:
-        """`identify` makes a new worker name from a pool's name; `may_act` tells whether workers may be changed now."""
+        """Args:
+        identify: makes a new worker name from a pool's name.
+        may_act: tells whether workers may be changed now, as the plan says.
+        may_end: tells of a worker's `ref` whether it may be ended now, for any reason: of one that another supervisor
+            may lead only the leader says so.
+        """
+        self._may_end = may_end
         self._source = source
         self._runtime = runtime
         self._clock = clock
@@ -176,7 +183,7 @@ class PlanExecutor:
 
         False when the queue is unavailable.
         """
-        if self._release(pool, removal.worker, why=removal.why, now=now):
+        if self._release(pool, removal.worker, why=removal.why, now=now) or self._is_others(pool, removal.worker):
             return True
         try:
             is_free = self._source.retire(removal.worker, busy="finish")
@@ -226,9 +233,14 @@ class PlanExecutor:
         pool.fleet = released(pool.fleet, worker, now=now)
         return True
 
+    def _is_others(self, pool: Pool, worker: str) -> bool:
+        """Return whether another supervisor may lead a worker of ours now: then it is not touched."""
+        known = pool.fleet.workers.get(worker)
+        return known is not None and not self._may_end(known.ref)
+
     def drain(self, pool: Pool, worker: str, *, why: str, grace_seconds: float, now: Monotonic) -> None:
         """Ask a worker to finish the tasks it holds and exit."""
-        if self._release(pool, worker, why=why, now=now):
+        if self._release(pool, worker, why=why, now=now) or self._is_others(pool, worker):
             return
         log.info(events.WORKER_DRAINING, pool=pool.name, worker=worker, why=why)
         self._runtime.drain(worker)
@@ -236,6 +248,8 @@ class PlanExecutor:
 
     def end_overdue(self, pool: Pool, worker: str, *, why: str, now: Monotonic) -> None:
         """Take the next step of the pool's way to stop a worker: a further signal, or in the end SIGKILL."""
+        if self._is_others(pool, worker):
+            return
         known = pool.fleet.workers.get(worker)
         step = next_stop(known, pool.further_stops) if known is not None and not known.is_external else None
         if step is None:
@@ -253,7 +267,7 @@ class PlanExecutor:
         `by`: the operator who ordered it.
         """
         known = pool.fleet.workers.get(worker)
-        if known is not None and known.is_external:
+        if (known is not None and known.is_external) or self._is_others(pool, worker):
             return
         log.warning(events.WORKER_KILLED, pool=pool.name, worker=worker, why=why)
         self._runtime.kill(worker)

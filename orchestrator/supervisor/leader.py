@@ -17,7 +17,7 @@ from orchestrator.state.private_files import identity_of_folder
 LEAD_SECONDS: Final = 15.0
 """Length of the leadership lease by default: how long a store is without a leader after one was killed, at most."""
 MIN_LEAD_SECONDS: Final = 5.0
-"""The shortest: a store that does not answer for longer than this without `MARGIN_SECONDS` ends a leadership."""
+"""The shortest: a store that is silent for this long without the two margins below ends a leadership."""
 RENEWALS: Final = 3
 """Renewals within one leadership lease, so that one that failed is harmless."""
 STANDBY_SECONDS: Final = 0.5
@@ -26,6 +26,9 @@ RETRY_SECONDS: Final = 1.0
 """Retry interval of the last leader after the store did not answer; below `HEAD_START_SECONDS`."""
 HEAD_START_SECONDS: Final = 5.0
 """Retry interval of a standby after the store did not answer: the last leader retries first and keeps its fleet."""
+TAKEOVER_SECONDS: Final = 1.0
+"""The lease ends this much earlier at the store than its length says, so that another one leads in that time: it asks
+twice a second, and then adopts the workers."""
 MARGIN_SECONDS: Final = 1.0
 """Leadership ends this much earlier here than at the store: for actions under way, and for clock drift."""
 
@@ -73,7 +76,7 @@ class LeaderElection:
     def _renew(self, now: Monotonic) -> None:
         has_led = self._ends_at > 0
         try:
-            self.is_ours = self._source.lead(self._holder, seconds=self._lead_seconds)
+            self.is_ours = self._source.lead(self._holder, seconds=self._lead_seconds - TAKEOVER_SECONDS)
         except SourceUnavailableError:
             self._due_at = Monotonic(
                 now + (RETRY_SECONDS if has_led and not self.is_led_by_another else HEAD_START_SECONDS)
@@ -81,7 +84,7 @@ class LeaderElection:
             return
         self.is_led_by_another = not self.is_ours
         if self.is_ours:  # counted from before the call: the store counts from a later instant
-            self._ends_at = Monotonic(now + self._lead_seconds - MARGIN_SECONDS)
+            self._ends_at = Monotonic(now + self._lead_seconds - TAKEOVER_SECONDS - MARGIN_SECONDS)
         self._due_at = Monotonic(now + (self._lead_seconds / RENEWALS if self.is_ours else STANDBY_SECONDS))
 
 

@@ -41,7 +41,10 @@ class QuarantineRunner:
         clock: MonotonicClock,
         launch: Launch,
         identify: Callable[[str], str],
+        may_act: Callable[[], bool] = lambda: True,
     ) -> None:
+        """`may_act` tells whether workers may be started now."""
+        self._may_act = may_act
         self._source = source
         self._runtime = runtime
         self._clock = clock
@@ -57,7 +60,7 @@ class QuarantineRunner:
         alone = sum(1 for worker in pool.fleet.workers if is_solo_worker(worker))
         taken = len(pool.fleet.workers)
         for suspect in next_to_start(pool.suspected, most=spec.workers.max, taken=taken, solo=alone, now=now):
-            if not self._start(pool, spec, suspect, now=now):
+            if not self._may_act() or not self._start(pool, spec, suspect, now=now):
                 break
 
     def ended(self, pool: Pool, worker: str, *, cause: Cause, held: int) -> None:

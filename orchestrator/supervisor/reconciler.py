@@ -1,6 +1,6 @@
 """Reconcile the pools of one supervisor: run the turns that are due, and handle ended workers at once."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal
 
 from orchestrator.base import events
@@ -22,9 +22,10 @@ from orchestrator.fleet.workers import (
     measured,
     placed,
     recalled,
+    without,
 )
 from orchestrator.launch import Launch
-from orchestrator.runtime import Exit, Runtime, WorkerHandle
+from orchestrator.runtime import Exit, Runtime, WorkerHandle, is_shared
 from orchestrator.scaling.guards import turn_seconds_after
 from orchestrator.scaling.learning import PolicyState
 from orchestrator.scaling.plan import WorkerRemoval
@@ -65,12 +66,14 @@ class Reconciler:
         launch: Launch,
         identify: Callable[[str], str],
         may_act: Callable[[], bool] = lambda: True,
+        may_end: Callable[[str], bool] = lambda _ref: True,
         conditions: ConditionsTracker | None = None,
         on_schedules: Callable[[str, Sequence[Mapping[str, object]]], None] | None = None,
     ) -> None:
         """Args:
         identify: makes a new worker name from a pool's name.
         may_act: tells whether workers may be changed now.
+        may_end: see `PlanExecutor`.
         on_schedules: see `ApplicationChecks`.
         """
         self._source = source
@@ -79,11 +82,17 @@ class Reconciler:
         self._files = files
         self._may_act = may_act
         self._executor = PlanExecutor(
-            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
+            source=source,
+            runtime=runtime,
+            clock=clock,
+            launch=launch,
+            identify=identify,
+            may_act=may_act,
+            may_end=may_end,
         )
         self._post_mortems = PostMortems(source, files, clock=clock)
         self._quarantine = QuarantineRunner(
-            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify
+            source=source, runtime=runtime, clock=clock, launch=launch, identify=identify, may_act=may_act
         )
         self._conditions = conditions or ConditionsTracker(files, clock=clock)
         self.pools: dict[str, Pool] = {}
@@ -150,23 +159,74 @@ class Reconciler:
         self._applications.begin(self.pools)
         return changes
 
-    def adopt(self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES) -> None:
+    def adopt_own(
+        self, roster: Sequence[WorkerHandle], *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES
+    ) -> None:
         """Adopt an earlier supervisor's workers, and record the end of those in `roster` that are gone.
 
         `memories` tell which workers it had asked to finish or was replacing; that continues.
         """
         now = self._clock.monotonic()
+        self._take_in(self._runtime.adopt_own(remembered=roster, now=now), roster, memories, now=now)
+
+    def adopt(
+        self, roster: Sequence[WorkerHandle] = (), *, memories: Mapping[str, RememberedWorker] = NO_MEMORIES
+    ) -> Sequence[WorkerHandle]:
+        """Adopt the fleet's workers, whoever started them: we lead. Arguments as for `adopt_own`; return the new ones.
+
+        It may be repeated: what is ours stays as it is.
+        """
+        now = self._clock.monotonic()
         found = self._runtime.adopt(remembered=roster, now=now)
+        self._take_in(found, roster, memories, now=now)
+        return found
+
+    def _take_in(
+        self,
+        found: Sequence[WorkerHandle],
+        roster: Sequence[WorkerHandle],
+        memories: Mapping[str, RememberedWorker],
+        *,
+        now: Monotonic,
+    ) -> None:
         for handle in found:
             self._adopted(handle, now=now)
-        living = {handle.worker for handle in found}
+        new = {handle.worker for handle in found}
         for pool in self.pools.values():
-            pool.fleet = recalled(pool.fleet, memories)
+            pool.fleet = recalled(pool.fleet, {name: known for name, known in memories.items() if name in new})
             if pool.spec is None:
                 self._finish_pool(pool, why="its pool is not in the settings", now=now)
+        living = {name for pool in self.pools.values() for name in pool.fleet.workers}
         for handle in roster:
             if handle.worker not in living:
                 self._post_mortems.record_missing(handle.worker, pool=handle.pool)
+
+    def take_up(self, learned: Mapping[str, object]) -> None:
+        """Take up what another supervisor learned, and what is on disk of it."""
+        for pool in self.pools.values():
+            if pool.spec is not None and pool.name in learned:
+                pool.state = _restored(pool.name, learned)
+        self._conditions.restore()
+
+    @property
+    def shared(self) -> dict[str, str]:
+        """The `ref` of each worker of ours that another supervisor could lead, by name."""
+        return {
+            name: worker.ref
+            for pool in self.pools.values()
+            for name, worker in pool.fleet.workers.items()
+            if is_shared(worker.ref)
+        }
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """Forget workers without touching them: another supervisor leads them, or will."""
+        for pool in list(self.pools.values()):
+            gone = pool.fleet.workers.keys() & workers
+            if gone:
+                pool.fleet = without(pool.fleet, gone)
+                log.info(events.WORKER_LET_GO, pool=pool.name, workers=sorted(gone))
+            self._forget_if_empty(pool)
+        self._runtime.let_go(workers)
 
     def _adopted(self, handle: WorkerHandle, *, now: Monotonic) -> None:
         pool = self.pools.setdefault(handle.pool, Pool(handle.pool, None, Fleet(handle.pool)))

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,15 +19,18 @@ from orchestrator.base.errors import SourceUnavailableError
 from orchestrator.config.diff import PoolChange
 from orchestrator.config.pools import PoolSpec, SupervisorSettings
 from orchestrator.launch import Launch
-from orchestrator.runtime import Runtime
+from orchestrator.runtime import Runtime, WorkerHandle, is_led_from_anywhere, is_shared
+from orchestrator.runtimes.procfs import boot
 from orchestrator.source import TickAdder, WorkSource
 from orchestrator.state.directory import StateDir
 from orchestrator.state.private_files import identity_of_folder
 from orchestrator.supervisor.leader import LeaderElection, holder_of
 from orchestrator.supervisor.log_once import LogOnce
+from orchestrator.supervisor.pool import AT_ONCE
 from orchestrator.supervisor.reconciler import Reconciler
 from orchestrator.supervisor.reload import Pools, ReloadedSettings, ReloadHandler, ReloadRequests
 from orchestrator.supervisor.snapshot import SnapshotWriter
+from orchestrator.supervisor.succession import FleetIdentity, Legacy, Succession
 from orchestrator.supervisor.systemd import ServiceNotifier, status_of
 from orchestrator.supervisor.unix_signals import handling_signals
 from orchestrator.supervisor.unserved import UnservedWatch
@@ -41,6 +44,15 @@ PASS_SECONDS: Final = 1.0
 """The longest sleep between two passes: how late a changed file or lost leadership is noticed."""
 KILLED_SECONDS: Final = 10.0
 """How long a stop waits for killed workers: one in an uninterruptible wait must not block it for ever."""
+ADOPT_AGAIN_SECONDS: Final = (5.0, 15.0, 45.0)
+"""When workers are looked for again, after the lead began."""
+GIVE_WAY_SECONDS: Final = 2.0
+"""Interval at which a supervisor that led looks whether the leader has adopted its workers."""
+MAX_NAMED: Final = 10
+"""Workers that a log entry names, at most."""
+CLUSTER_VARIABLE: Final = "KUBERNETES_SERVICE_HOST"
+"""Set in every container of a cluster."""
+POD_REF: Final = "kubernetes:"
 ARRIVAL_WAIT_SECONDS: Final = 1.0
 """Length of one wait at the source: a stop may have to wait for this long."""
 
@@ -70,6 +82,8 @@ class Supervisor:
         identify: Callable[[str], str] | None = None,
         terminal: OwnTerminal | None = None,
         ticks: TickAdder | None = None,
+        fleet: FleetIdentity | None = None,
+        on_pools: Callable[[Collection[PoolSpec]], None] = lambda _pools: None,
     ) -> None:
         """Args:
         files: the folder `settings.state_dir`.
@@ -82,14 +96,19 @@ class Supervisor:
         identify: makes a new worker name from its pool's name.
         terminal: the terminal whose hang-up ends the supervisor.
         ticks: adds the tasks of schedules while this supervisor leads.
+        fleet: gets the id of the store's fleet.
+        on_pools: called with the pools of the settings, before workers are adopted.
         """
+        self._on_pools = on_pools
         self._ticks = ticks
         self._terminal = terminal
         self._files = files
         self._runtime = runtime
         self._clock = clock or SystemMonotonicClock()
         self._first_pools = dict(pools)
-        self._notifier = ServiceNotifier(os.environ if environment is None else environment)
+        variables = os.environ if environment is None else environment
+        self._notifier = ServiceNotifier(variables)
+        self._is_in_cluster = CLUSTER_VARIABLE in variables
         self._reconciler = Reconciler(
             source=source,
             runtime=runtime,
@@ -105,9 +124,18 @@ class Supervisor:
             ),
             identify=identify or fresh_identity,
             may_act=self.is_leading,
+            may_end=self._may_end,
             on_schedules=None if ticks is None else ticks.set_application,
         )
-        self._election = LeaderElection(source, holder=holder_of(files.path), lead_seconds=settings.lead)
+        holder = holder_of(files.path)
+        self._election = LeaderElection(source, holder=holder, lead_seconds=settings.lead)
+        self._succession = Succession(source, files, holder=holder, clock=self._clock, boot=boot(), fleet=fleet)
+        self._rest_of_roster: tuple[WorkerHandle, ...] = ()
+        self._adopt_again_at: list[Monotonic] = []
+        self._look_at = AT_ONCE
+        self._left_to_us: frozenset[str] = frozenset()
+        self._left_pods: frozenset[str] = frozenset()
+        self._ends_shared = False
         self._reloads = ReloadRequests(load=load, watched=watched, pools=pools)
         self._reload_handler = ReloadHandler(
             self._reloads,
@@ -209,8 +237,12 @@ class Supervisor:
     def _start(self) -> None:
         if self._ticks is not None:
             self._ticks.set_pools(self._first_pools.values())
+        self._on_pools(self._first_pools.values())
         self._reconciler.set_pools(self._first_pools, learned=self._snapshots.learned())
-        self._reconciler.adopt(self._snapshots.roster(), memories=self._snapshots.memories())
+        roster = self._snapshots.roster()
+        self._rest_of_roster = tuple(handle for handle in roster if is_led_from_anywhere(handle.ref))
+        own = [handle for handle in roster if not is_led_from_anywhere(handle.ref)]
+        self._reconciler.adopt_own(own, memories=self._snapshots.memories())
         self._arrivals.start()
         log.info(
             events.SUPERVISOR_STARTED,
@@ -223,7 +255,11 @@ class Supervisor:
     def _set_pools(self, pools: Pools) -> list[PoolChange]:
         if self._ticks is not None:
             self._ticks.set_pools(pools.values())
-        return self._reconciler.set_pools(pools)
+        self._on_pools(pools.values())
+        changes = self._reconciler.set_pools(pools)
+        if changes and self.is_leading():
+            self._reconciler.adopt()  # there may be workers where none of the pools had any so far
+        return changes
 
     def _status(self) -> str:
         pools = self._reconciler.pools.values()
@@ -255,7 +291,9 @@ class Supervisor:
         if self._phase == "leading":
             if self._ticks is not None:
                 self._ticks.run(now=self._clock.monotonic())
+            self._look_for_workers()
             is_well = self._turns()
+            self._succession.keep_if_due(self._reconciler.pools.values())
             self._unserved.look(self._reconciler.works)
             self._arrivals.wait_for(self._reconciler.waiting_pools())
         else:
@@ -303,6 +341,7 @@ class Supervisor:
         before = self._phase
         drained_at = self._reconciler.drained_at()
         if drained_at is not None:
+            self._ends_shared = self._ends_shared if before == "draining" else before == "leading"
             self._phase = "draining"
             if before != "draining":
                 log.warning(events.SUPERVISOR_DRAINING, why="this host is drained", since=round(drained_at, 3))
@@ -310,20 +349,92 @@ class Supervisor:
             self._reconciler.drain_host()
             return
         self._election.hold(now=self._clock.monotonic())
-        self._phase = "leading" if self.is_leading() else "standby"
-        if self._phase == "leading":
-            if before != "leading":
-                log.info(events.SUPERVISOR_LEADING)
+        self._phase = "standby"
+        if self.is_leading() and (before == "leading" or self._begin_to_lead()):
+            self._phase = "leading"
             self._logged_why = ""
             return
+        if before == "leading":
+            self._reconciler.let_go(())
         why = "another supervisor leads this store"
         if self._election.is_led_by_another:
+            self._give_way()
             self._reconciler.drain_all(why=why)
         else:
             why = "the store is unavailable, so the leader is unknown; the workers continue"
         if self._logged_why != why:
             self._logged_why = why
             log.warning(events.SUPERVISOR_STANDBY, why=why)
+
+    def _begin_to_lead(self) -> bool:
+        """Take over what the last leader kept, and the workers that exist; False when the store does not answer."""
+        try:
+            kept = self._succession.take_over()
+        except SourceUnavailableError:
+            return False
+        roster, memories = self._rest_of_roster, self._snapshots.memories()
+        if kept is not None:
+            self._reconciler.take_up(kept.learned)
+            roster, memories = tuple(one for one in kept.handles if is_led_from_anywhere(one.ref)), kept.memories
+        self._files.hold_workers()
+        found = self._reconciler.adopt(roster, memories=memories)
+        now = self._clock.monotonic()
+        self._adopt_again_at = [Monotonic(now + seconds) for seconds in ADOPT_AGAIN_SECONDS]
+        self._rest_of_roster, self._left_to_us = (), frozenset()
+        log.info(events.SUPERVISOR_LEADING, adopted=len(found))
+        if kept is not None:
+            self._log_elsewhere(kept)
+        self._succession.keep(self._reconciler.pools.values())
+        return True
+
+    def _log_elsewhere(self, kept: Legacy) -> None:
+        elsewhere = sorted(kept.names - self._reconciler.workers.keys())
+        if elsewhere:
+            why = "processes, and containers of a local engine, belong to the supervisor of their own host and folder"
+            log.warning(
+                events.WORKER_ELSEWHERE,
+                supervisor=kept.by,
+                workers=elsewhere[:MAX_NAMED],
+                total=len(elsewhere),
+                why=f"{why}: they finish by themselves, at the latest after supervisor.orphan_grace",
+            )
+
+    def _look_for_workers(self) -> None:
+        """Adopt again a few times: the last leader may have been starting some, or an engine did not answer."""
+        if self._adopt_again_at and self._clock.monotonic() >= self._adopt_again_at[0]:
+            del self._adopt_again_at[0]
+            self._files.hold_workers()
+            self._reconciler.adopt()
+
+    def _give_way(self) -> None:
+        """Let go of the workers that the leader has adopted; those that it has not, as it can't reach them, are ours.
+
+        Until it has kept which are its own, none of them is touched.
+        """
+        now = self._clock.monotonic()
+        if now < self._look_at or not (shared := self._reconciler.shared):
+            return
+        self._look_at = Monotonic(now + GIVE_WAY_SECONDS)
+        try:
+            kept = self._succession.of_another()
+        except SourceUnavailableError:
+            return
+        if kept is not None:
+            self._reconciler.let_go(kept.names & shared.keys())
+            self._left_to_us = frozenset(ref for name, ref in shared.items() if name not in kept.names)
+
+    def _may_end(self, ref: str) -> bool:
+        """Return whether a worker may be ended: of one that another supervisor may lead, only the leader says so."""
+        if ref in self._left_pods:
+            return False
+        return not is_shared(ref) or ref in self._left_to_us or self.may_act_on_shared()
+
+    def may_act_on_shared(self) -> bool:
+        """Return whether we may start and end workers that another supervisor could lead; safe in any thread.
+
+        A leader that stops has given up its lead, and still ends those that it asked to finish.
+        """
+        return self.is_leading() or (self._ends_shared and self._phase in ("draining", "stopping"))
 
     def _feed_watchdog(self) -> None:
         now = self._clock.monotonic()
@@ -340,6 +451,8 @@ class Supervisor:
     def _leave(self) -> None:
         """Exit without touching any worker: the next supervisor continues from the snapshot."""
         self._keep()
+        if self.is_leading():
+            self._succession.keep(self._reconciler.pools.values())
         self._phase = "stopping"
         if self.is_renewed:
             self._notifier.reloading(now=self._clock.monotonic())
@@ -354,10 +467,16 @@ class Supervisor:
         self._reconciler.keep_usage()
 
     def _stop(self) -> None:
+        self._ends_shared = self._ends_shared if self._phase == "draining" else self.is_leading()
+        has_led = self.is_leading()
         self._phase = "stopping"
         self._notifier.stopping(self._status())
         self._keep()
+        self._left_pods = self._pods_to_leave()
         self._reconciler.drain_all(why="the supervisor stops")
+        if has_led:
+            self._succession.keep(self._reconciler.pools.values())
+        self._reconciler.let_go({name for name, ref in self._reconciler.shared.items() if not self._may_end(ref)})
         # Before the workers' end: the next leader starts its own while ours still finish what they hold.
         self._election.give_up()
         self._log_stopping()
@@ -376,6 +495,14 @@ class Supervisor:
         self._phase = "stopped"
         self._show()
         log.info(events.SUPERVISOR_STOPPED, left=sorted(self._reconciler.workers))
+
+    def _pods_to_leave(self) -> frozenset[str]:
+        """Return the `ref` of each worker that a stop leaves to the next leader.
+
+        These are Pods, if ours runs in a cluster: a rollout, a drain or an eviction of its own Pod stops no fleet.
+        """
+        pods = [ref for ref in self._reconciler.shared.values() if ref.startswith(POD_REF)]
+        return frozenset(pods if self._is_in_cluster and self._phase == "stopping" else ())
 
     def _log_stopping(self) -> None:
         """Log which tasks are being finished, and for how long at most."""

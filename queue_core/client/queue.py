@@ -297,6 +297,14 @@ class Queues(Protocol):
         """Take or keep the lead called `name` for `seconds`; False while another holder has it."""
         return self._call(store_verbs.Lead(name, holder, seconds))
 
+    def keep(self, name: str, text: str) -> None:
+        """Keep a text of this store's supervisors, in place of the earlier one, for good; at most 512 KiB."""
+        self._call(store_verbs.Keep(name, text))
+
+    def kept(self, name: str) -> str | None:
+        """Return the text that is kept under this name; None: there is none."""
+        return self._call(store_verbs.ReadKept(name))
+
     def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """Keep small facts of a program under its name for so long, in place of earlier ones; 0 seconds end it."""
         self._call(registration_verbs.Register(kind, name, facts, seconds))

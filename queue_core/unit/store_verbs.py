@@ -10,7 +10,7 @@ from queue_core.errors import InvalidQueueNameError
 from queue_core.stats import FinishedLease
 from queue_core.task import ANY, QueueSpec, TagFilter
 from queue_core.unit.verb import Change, Query
-from queue_core.verbs import Busy, Observation, ObservationQuery, Storage, answers, roles, wire
+from queue_core.verbs import Busy, Observation, ObservationQuery, Storage, answers, kept, roles, wire
 from queue_core.verbs.validation import check_filter, check_storage_limit
 from queue_core.verbs.wire import Json
 
@@ -183,6 +183,53 @@ class Lead(Change[bool]):
 
 
 @dataclass(frozen=True, slots=True)
+class Keep(Change[None]):
+    """Keep a text of this store's supervisors under one of `kept.NAMES`, in place of the earlier one, for good."""
+
+    method = "PUT"
+    path = "/v1/kept/{name}"
+    summary = "Keep a text of the supervisors, in place of the earlier one."
+    operation = "keep"
+    permission, role = "keep", roles.ADMINISTER
+    request = ("KeepRequest", "A text that the supervisors of this store share.")
+    answers = answers.Done
+    tries = 5
+
+    name: str
+    text: str = field(metadata={"max_length": kept.MAX_KEPT_BYTES})
+
+    def check(self) -> None:
+        kept.check_kept(self.name, self.text)
+
+    def run(self, work: "UnitOfWork", _by: str) -> None:
+        self.check()
+        last = work.transaction.last_answer(kept.session_of(self.name))
+        number = last[0] + 1 if last else 1
+        work.transaction.keep_answer(
+            kept.session_of(self.name), number, self.text.encode(), now=work.now, kept="always"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReadKept(Query[str | None]):
+    """Return the text that is kept under this name; None: there is none."""
+
+    method = "GET"
+    path = "/v1/kept/{name}"
+    summary = "Return a text that the supervisors keep."
+    operation = "show_kept"
+    permission, role = "keep", roles.ADMINISTER
+    answers = answers.KeptText
+
+    name: str
+
+    def run(self, work: "UnitOfWork") -> str | None:
+        kept.check_kept(self.name)
+        last = work.transaction.last_answer(kept.session_of(self.name))
+        return last[1].decode() if last else None
+
+
+@dataclass(frozen=True, slots=True)
 class Observe(Query[Observation]):
     """Return the input of a scaling decision in one round trip; `after` is the last observation's cursor."""
 
@@ -235,7 +282,7 @@ class ObserveMany(Query[list[Observation | None]]):
         return [None if one is None else wire.observation_of(one) for one in found]
 
 
-SERVED: Final = (DeleteQueue, ReadStorage, LimitStorage, RetireWorker, ReleaseWorker, Lead)
+SERVED: Final = (DeleteQueue, ReadStorage, LimitStorage, RetireWorker, ReleaseWorker, Lead, Keep, ReadKept)
 """Those that a server serves as they say."""
 OTHERS: Final = (PutQueue, ListQueues, Observe, ObserveMany)
 """Those whose endpoints are written by hand."""

@@ -54,6 +54,12 @@ class Held(TypedDict):
     held: bool
 
 
+class KeptText(TypedDict):
+    """The text; null: none is kept."""
+
+    text: str | None
+
+
 class LeaseHistory(TypedDict):
     """Ended leases, newest first, and where the next page begins."""
 

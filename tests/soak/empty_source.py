@@ -82,6 +82,12 @@ class EmptySource:
         self._nothing.wait(timeout_seconds)
         return None
 
+    def kept(self) -> str | None:
+        return None
+
+    def keep(self, text: str) -> None:
+        pass
+
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         return True
 

@@ -15,7 +15,9 @@ from orchestrator.cli.project_file import load_project
 from orchestrator.export.compose import compose
 from orchestrator.export.crema import crema, flaws_of
 from orchestrator.export.helm import helm
+from orchestrator.export.incluster import kubernetes
 from orchestrator.export.keda import DNS_LABEL, keda
+from orchestrator.export.kubernetes import NAME
 from orchestrator.export.request import CloudRunPlace, ExportedFiles, ExportRefusedError, ExportRequest, Platform
 from orchestrator.export.systemd import systemd
 from orchestrator.settings_file import DEFAULT_FILE
@@ -32,6 +34,7 @@ from queue_core.process.private_files import FILE_MODE, source_opener
 from queue_core.process.private_files import opener as private_opener
 
 EXPORTS: Final[Mapping[Platform, Callable[[ExportRequest], ExportedFiles]]] = {
+    "kubernetes": kubernetes,
     "keda": keda,
     "helm": helm,
     "crema": crema,
@@ -39,12 +42,16 @@ EXPORTS: Final[Mapping[Platform, Callable[[ExportRequest], ExportedFiles]]] = {
     "systemd": systemd,
 }
 
+_NAMESPACES: Final[Mapping[str, str]] = {"kubernetes": NAME}
+"""The namespace by default, where it is not `default`: the supervisor can read all Secrets of its own."""
 _FILE: Final = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
 _FOLDER: Final = click.Path(path_type=Path, file_okay=False)
 
 _PLATFORMS: Final = """
-With --to: write files that run the pools of the settings file on that platform. keda: manifests for Kubernetes, where
-KEDA scales the workers to the supervisor's numbers; helm: a chart of the same objects; crema: worker pools of Cloud
+With --to: write files that run the pools of the settings file on that platform. kubernetes: manifests in which the
+supervisor starts and stops its workers' Pods by name, so that no busy one is ended; helm: a chart of the same objects,
+or of those of keda, where all pools are of runtime docker or external; keda: manifests in which KEDA scales Deployments
+to the supervisor's numbers, and the cluster chooses which Pods end, busy ones too; crema: worker pools of Cloud
 Run, which Google's CREMA scales; compose: a compose file; systemd: units. Nothing is applied. Exit code 78: the
 settings don't fit the platform; every reason is listed.
 """
@@ -56,6 +63,7 @@ settings don't fit the platform; every reason is listed.
     examples=(
         "towline export backup.jsonl.gz",
         "towline export thumbs.jsonl --queue thumbs --store sqlite:///towline.db",
+        "towline export --to kubernetes --image registry.example/thumbs:1 | kubectl apply --server-side --filename -",
         "towline export --to keda --image resize=thumbs:1 --namespace work | kubectl apply --filename -",
         "towline export --to helm --image resize=thumbs:1 --out chart",
         "towline export --to compose --out deploy",
@@ -78,7 +86,7 @@ settings don't fit the platform; every reason is listed.
 @click.option(
     "--server-image", default="towline:latest", show_default=True, help="Image of queue server and supervisor."
 )
-@click.option("--namespace", default="default", show_default=True, help="Of Kubernetes.")
+@click.option("--namespace", help="Of Kubernetes  [default: towline; with --to keda and helm: default]")
 @click.option("--project", default="", help="With --to crema: the project of Google Cloud.")
 @click.option("--region", default="", help="With --to crema: the region of Cloud Run.")
 @click.option("--server-url", default="", help="With --to crema: where workers reach the queue server.")
@@ -92,7 +100,7 @@ def export(
     force: bool,  # noqa: FBT001
     images: tuple[str, ...],
     server_image: str,
-    namespace: str,
+    namespace: str | None,
     project: str,
     region: str,
     server_url: str,
@@ -116,7 +124,9 @@ def export(
     place = CloudRunPlace(project, region, server_url)
     if to == "crema" and (flaws := flaws_of(place)):
         raise click.UsageError("\n".join(flaws))
-    request = _request(file, images, server_image=server_image, namespace=namespace, cloud_run=place)
+    request = _request(
+        file, images, server_image=server_image, namespace=namespace or _NAMESPACES.get(to, "default"), cloud_run=place
+    )
     try:
         exported = EXPORTS[to](request)
     except ExportRefusedError as error:

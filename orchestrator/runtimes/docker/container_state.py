@@ -8,6 +8,8 @@ from typing import Final, Literal
 from orchestrator.base.values import value
 
 STATE_LABEL: Final = "towline.state"
+FLEET_LABEL: Final = "towline.fleet"
+"""The id of the store's fleet, the same for all supervisors of the store: whoever leads adopts its containers."""
 WORKER_LABEL: Final = "towline.worker"
 POOL_LABEL: Final = "towline.pool"
 SPEC_LABEL: Final = "towline.spec"

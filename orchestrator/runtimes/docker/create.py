@@ -42,10 +42,10 @@ _NOT_PASSED: Final = frozenset(
 class HostPaths:
     """The supervisor's files that a container needs: paths on the engine's host.
 
-    `state` identifies the supervisor's state directory across hosts, `host` its host. `lock` is a file that a living
-    supervisor holds locked, `token` a file with the worker's token, `url` a file with the queue's URL if that contains
-    a password; None without one, or if the engine runs on another host. `socket_uid` is the owner of the queue's
-    socket.
+    `state` identifies the supervisor's state directory across hosts, `host` its host, `fleet` the store's fleet. `lock`
+    is a file that a living supervisor holds locked, `token` a file with the worker's token, `url` a file with the
+    queue's URL if that contains a password; None without one, or if the engine runs on another host. `socket_uid` is
+    the owner of the queue's socket.
     """
 
     state: str
@@ -54,6 +54,7 @@ class HostPaths:
     token: str | None = None
     url: str | None = None
     socket_uid: int = ROOT_UID
+    fleet: str = ""
 
 
 @value
@@ -143,8 +144,10 @@ def labels_of(
     """Return the labels by which the container is recognised after a restart."""
     environment = request.environment
     orphan_grace = float(environment.get("TOWLINE_ORPHAN_GRACE_SECONDS", 60.0))
+    fleet = {labels.FLEET_LABEL: paths.fleet} if paths.fleet else {}
     return {
         **settings.labels,
+        **fleet,
         labels.STATE_LABEL: paths.state,
         labels.WORKER_LABEL: request.worker,
         labels.POOL_LABEL: request.pool.name,

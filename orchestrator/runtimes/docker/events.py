@@ -32,13 +32,10 @@ _INSPECTED_ACTIONS: Final = frozenset({"die", "destroy", "start", "pause", "unpa
 class EngineWatch:
     """A thread for one engine's events, and one that checks now and then whether it answers."""
 
-    def __init__(
-        self, engine: DockerEngine, registry: ContainerRegistry, *, state: str, review: Callable[[], None]
-    ) -> None:
+    def __init__(self, engine: DockerEngine, registry: ContainerRegistry, *, review: Callable[[], None]) -> None:
         """`review` is called in the stream's thread once the stream is open, so that no later event is missed."""
         self._engine = engine
         self._registry = registry
-        self._state = state
         self._review = review
         self._stream: Events | None = None
         self._closed = threading.Event()
@@ -97,7 +94,8 @@ class EngineWatch:
         api = self._engine.api()
         with translated_errors(self._engine.url):
             since = None if self._since is None else f"{self._since // 10**9}.{self._since % 10**9:09d}"
-            filters = {"type": "container", "label": f"{docker_state.STATE_LABEL}={self._state}"}
+            # Those of other supervisors, too: the leader has adopted some, and looks each up by its id.
+            filters = {"type": "container", "label": docker_state.STATE_LABEL}
             self._stream = api.events(since=since, filters=filters, decode=True)
             try:
                 if self._closed.is_set():

@@ -26,6 +26,8 @@ log = get_logger()
 
 SEARCH_SECONDS: Final = 60.0
 """Interval between two searches for orphans."""
+LOCKS: Final = ("supervisor.lock", "workers.lock")
+"""Held by the supervisor of a folder; the second by another one that leads its containers."""
 MARGIN_SECONDS: Final = 10.0
 """Extra time for a container's own watchdog and for the worker itself, which come first."""
 
@@ -83,24 +85,37 @@ def supervision_of(state: str) -> Supervision:
         return "gone"
     if known != identity:
         return "gone"
-    try:
-        lock = os.open(folder / "supervisor.lock", os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return "away"
-    except OSError:
-        return "unknown"
-    try:
-        return "alive" if is_held(lock) else "away"
-    finally:
-        os.close(lock)
+    for name in LOCKS:
+        try:
+            lock = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return "unknown"
+        try:
+            if is_held(lock):
+                return "alive"
+        finally:
+            os.close(lock)
+    return "away"
 
 
 class OrphanCollector:
     """Collects orphans on one engine. Belongs to the supervisor's thread, and never waits for the engine."""
 
     def __init__(
-        self, engine: DockerEngine, threads: EngineThreads, state_dir: Path, *, state: str, host: str, lock: Path | None
+        self,
+        engine: DockerEngine,
+        threads: EngineThreads,
+        state_dir: Path,
+        *,
+        state: str,
+        host: str,
+        lock: Path | None,
+        is_ours: Callable[[str], bool],
     ) -> None:
+        """`is_ours` tells of a worker's name whether we lead it, whoever started it."""
+        self._is_ours = is_ours
         self._engine = engine
         self._threads = threads
         self._state = state
@@ -136,7 +151,7 @@ class OrphanCollector:
     def _collect_all(self, now: Monotonic) -> None:
         with translated_errors(self._engine.url):
             listed = self._engine.api().containers(all=True, filters={"label": f"{HOST_LABEL}={self._host}"})
-        known = [one for entry in listed if (one := known_of(entry)) is not None]
+        known = [one for entry in listed if (one := known_of(entry)) is not None and not self._is_ours(one.worker)]
         for verdict in self._judge.verdicts(known, own_state=self._state, host=self._host, now=now):
             self._execute(verdict)
 

@@ -168,6 +168,15 @@ class ContainerRegistry:
             self._by_id.pop(container.id, None)
         self.discard(container.handle.worker, container.id, why="it was created too late")
 
+    def let_go(self, worker: str) -> None:
+        """Forget a worker's container, which another supervisor has adopted; it runs on."""
+        with self._lock:
+            container = self._containers.pop(worker, None)
+            if container is not None:
+                container.is_reported = True
+                self._by_id.pop(container.id, None)
+        self._follower.forget(worker)
+
     def examine(self, container: Container, *, before: Literal["mark", "end"]) -> str:
         """Describe the condition of a worker that hangs; before its end it is also asked to write its stack."""
         if container.is_paused:

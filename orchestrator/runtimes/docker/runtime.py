@@ -9,7 +9,7 @@ import hashlib
 import os
 import select
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from pathlib import Path
@@ -28,6 +28,7 @@ from orchestrator.runtimes.docker.container_state import KnownContainer, known_o
 from orchestrator.runtimes.docker.create import HostPaths, command_of, container_body
 from orchestrator.runtimes.docker.engine import WORK_SECONDS, DockerEngine, error_text, translated_errors
 from orchestrator.runtimes.docker.events import EngineWatch
+from orchestrator.runtimes.docker.foreign_locks import ForeignLocks
 from orchestrator.runtimes.docker.images import Images
 from orchestrator.runtimes.docker.logs import LogFollower
 from orchestrator.runtimes.docker.orphans import OrphanCollector
@@ -60,12 +61,15 @@ class DockerRuntime(WorkersElsewhere):
         *,
         lock: Path | None = None,
         engine: str | None = None,
+        fleet: Callable[[], str] = lambda: "",
         clock: MonotonicClock | None = None,
         on_exit: Callable[[], None] = lambda: None,
         logs: WorkerLogs | None = None,
     ) -> None:
         """Args:
-        state_dir: identifies the supervisor; containers of another state directory are never touched.
+        state_dir: identifies the supervisor; of other state directories only containers of its fleet are touched, once
+            it leads.
+        fleet: returns the id of the store's fleet, as far as that is known.
         lock: a file that a living supervisor holds locked: with it, a watchdog ends orphans. It is mounted in
             containers (without one: that of `state_dir`).
         engine: its URL; None for DOCKER_HOST, or the local one.
@@ -74,6 +78,10 @@ class DockerRuntime(WorkersElsewhere):
         """
         self._state_dir = state_dir.resolve()
         self._lock_path = lock or self._state_dir / "supervisor.lock"
+        self._fleet = fleet
+        self._foreign_locks = ForeignLocks(self._lock_path.name)
+        self._foreign: dict[str, str] = {}
+        self._let_go: set[str] = set()
         self._state = identity.identity_of(self._state_dir)
         self._clock = clock or SystemMonotonicClock()
         self._engine = DockerEngine(engine)
@@ -87,12 +95,18 @@ class DockerRuntime(WorkersElsewhere):
         )
         follower = LogFollower(self._engine, self.logs)
         self._registry = ContainerRegistry(self._engine, self._threads, follower, self.logs, on_exit=self._exited)
-        self._watch = EngineWatch(self._engine, self._registry, state=self._state, review=self._review)
+        self._watch = EngineWatch(self._engine, self._registry, review=self._review)
         self._images = Images(self._engine)
         self._places = OwnPlaces()
         self._host = identity.host_id()
         self._orphans = OrphanCollector(
-            self._engine, self._threads, self._state_dir, state=self._state, host=self._host, lock=lock
+            self._engine,
+            self._threads,
+            self._state_dir,
+            state=self._state,
+            host=self._host,
+            lock=lock,
+            is_ours=lambda worker: self._registry.get(worker) is not None,
         )
         self._lock = threading.Lock()
         self._making: set[str] = set()
@@ -204,20 +218,41 @@ class DockerRuntime(WorkersElsewhere):
             self.logs.trim(living)
             if living:
                 self._orphans.keep_watchdog()
+            self._foreign_locks.keep({state for worker, state in self._foreign.items() if worker in living})
         if not self._watch.unavailable_reason:
             self._orphans.collect(now=now)
         return self._registry.exits(now=now)
 
-    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
-        """See `Runtime.adopt`. A remembered worker that ended unseen is returned too, then reported by `reap`.
+    def adopt_own(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt_own`. A remembered worker that ended unseen is returned too, then reported by `reap`.
 
         While the engine is unavailable all remembered workers are assumed to live.
         """
+        return self._adopted(remembered, fleet="", now=now)
+
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt`: also those of the fleet, whose locks are held as far as they are on this host."""
+        with self._lock:
+            self._let_go.clear()
+        adopted = self._adopted(remembered, fleet=self._fleet(), now=now)
+        self._foreign_locks.keep(set(self._foreign.values()))
+        return adopted
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`: the next review leaves those containers alone, too."""
+        with self._lock:
+            self._let_go.update(workers)
+        for worker in workers:
+            self._foreign.pop(worker, None)
+            self._registry.let_go(worker)
+        self._foreign_locks.keep(set(self._foreign.values()))
+
+    def _adopted(self, remembered: Sequence[WorkerHandle], *, fleet: str, now: Monotonic) -> Sequence[WorkerHandle]:
         self._watch.start()
         ours = {handle.worker: handle for handle in remembered if _is_of(handle.ref, self._ref)}
         try:
             seconds = 0.0 if self._watch.unavailable_reason else ANSWER_SECONDS
-            listed = self._create_thread.do("", self._listed).result(seconds)
+            listed = self._create_thread.do("", lambda: self._listed_of(fleet)).result(seconds)
             found = [
                 handle
                 for known in listed
@@ -256,6 +291,7 @@ class DockerRuntime(WorkersElsewhere):
     def close(self) -> None:
         """See `Runtime.close`."""
         self._orphans.leave()
+        self._foreign_locks.keep(())
         self._watch.close()
         self._create_thread.close()
         self._threads.close(seconds=0.0 if self._watch.unavailable_reason else CLOSE_SECONDS)
@@ -299,11 +335,21 @@ class DockerRuntime(WorkersElsewhere):
 
     def _listed(self) -> list[KnownContainer]:
         """Return all containers of this supervisor, ended ones too."""
+        return [
+            known for known in self._with_label(docker_state.STATE_LABEL, self._state) if known.state == self._state
+        ]
+
+    def _listed_of(self, fleet: str) -> list[KnownContainer]:
+        """Return all containers of this supervisor, and of the fleet if one is named."""
+        found = {known.container: known for known in self._listed()}
+        if fleet:
+            found.update({known.container: known for known in self._with_label(docker_state.FLEET_LABEL, fleet)})
+        return list(found.values())
+
+    def _with_label(self, label: str, value: str) -> list[KnownContainer]:
         with translated_errors(self._engine.url):
-            listed = self._engine.api().containers(
-                all=True, filters={"label": f"{docker_state.STATE_LABEL}={self._state}"}
-            )
-        return [known for entry in listed if (known := known_of(entry)) is not None and known.state == self._state]
+            listed = self._engine.api().containers(all=True, filters={"label": f"{label}={value}"})
+        return [known for entry in listed if (known := known_of(entry)) is not None]
 
     # -- inside the thread of the events --------------------------------------------------------------------------
 
@@ -311,7 +357,7 @@ class DockerRuntime(WorkersElsewhere):
         """Inspect all containers, and remove unknown ones, whose creation was given up."""
         before = self._registry.all()
         with self._lock:
-            making = set(self._making)
+            making = self._making | self._let_go
         listed = self._listed()
         running = {known.container for known in listed if known.phase in {"running", "paused"}}
         for container in before:
@@ -320,7 +366,7 @@ class DockerRuntime(WorkersElsewhere):
             else:
                 self._registry.follow_output(container)
         with self._lock:
-            making |= self._making
+            making |= self._making | self._let_go
         if self._has_adopted:
             for known in listed:
                 if self._registry.get(known.worker) is None and known.worker not in making:
@@ -342,6 +388,8 @@ class DockerRuntime(WorkersElsewhere):
         handle = WorkerHandle(
             known.worker, known.pool, f"{self._ref}{known.container}", known.spec_digest, Monotonic(now - age_seconds)
         )
+        if known.state != self._state:
+            self._foreign[known.worker] = known.state
         return self._add(handle)
 
     def _add(self, handle: WorkerHandle) -> WorkerHandle:
@@ -354,10 +402,11 @@ class DockerRuntime(WorkersElsewhere):
         token = request.environment.get("TOWLINE_TOKEN")
         url = settings.url or request.environment.get("TOWLINE_URL", "")
         if self._engine.socket_path is None:
-            return HostPaths(self._state, self._host)
+            return HostPaths(self._state, self._host, fleet=self._fleet())
         return HostPaths(
             self._state,
             self._host,
+            fleet=self._fleet(),
             lock=str(identity.readable_lock(self._lock_path)),
             token=str(identity.secret_file(self._state_dir, token)) if token else None,
             url=str(identity.secret_file(self._state_dir, url)) if urlsplit(url).password else None,

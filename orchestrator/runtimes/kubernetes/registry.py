@@ -215,6 +215,13 @@ class PodRegistry:
         self._announce(findings)
         return found
 
+    def let_go(self, workers: Iterable[str]) -> None:
+        """Know these no more as our workers; their Pods stay known, to be claimed when we lead again."""
+        with self._changed:
+            for worker in workers:
+                if worker in self._members:
+                    self._set(worker, is_claimed=False)
+
     def assume(self, handle: WorkerHandle, name: str, *, at: Monotonic) -> bool:
         """Add a remembered worker while it can't be asked for; False when it is known."""
         with self._changed:

@@ -9,7 +9,7 @@ import os
 import random
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NotYetError
 from typing import Final, Literal
@@ -226,6 +226,10 @@ class KubernetesRuntime(WorkersElsewhere):
             assumed = [one for one in ours if self._registry.assume(one, one.ref.rpartition("#")[2], at=now)]
             found = [*found, *assumed]
         return sorted(found, key=lambda handle: handle.spawned_at)
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`: nothing is sent for them, as only a leader sends anything."""
+        self._registry.let_go(workers)
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`: empty, as the workers use other hosts."""

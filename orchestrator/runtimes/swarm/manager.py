@@ -5,7 +5,7 @@ refused.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -14,7 +14,7 @@ from docker.errors import APIError, DockerException, NotFound
 from requests.exceptions import RequestException
 
 from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
-from orchestrator.runtimes.docker.container_state import STATE_LABEL
+from orchestrator.runtimes.docker.container_state import FLEET_LABEL, STATE_LABEL
 from orchestrator.runtimes.docker.engine import DockerEngine
 from orchestrator.runtimes.swarm.service import DIGEST_LABEL, ServiceBody
 from orchestrator.runtimes.swarm.tasks import SwarmService, SwarmTask, down_nodes, read_service, read_task
@@ -54,18 +54,21 @@ class SwarmManager:
         url: str | None,
         *,
         state: str,
+        fleet: Callable[[], str] = lambda: "",
         nodes: Mapping[str, str] | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
         url: a manager's engine; None for DOCKER_HOST, or the local one.
-        state: the identity of our state directory: only objects with this label are ours.
+        state: the identity of our state directory.
+        fleet: returns the id of the store's fleet, as far as it is known: only objects with one of the two are ours.
         nodes: URLs of other nodes' engines, by hostname or id.
         timeout_seconds: the time limit of a call.
         """
         self._timeout_seconds = timeout_seconds
         self._url = url
         self._state = state
+        self._fleet = fleet
         self._urls = dict(nodes or {})
         self._engines: dict[str, DockerEngine] = {}
         self._own_node = ""
@@ -90,16 +93,24 @@ class SwarmManager:
 
     def tasks(self, *, service: str = "") -> list[SwarmTask]:
         """Return all our tasks, or those of one service, ended ones included."""
-        wanted = {"service": service} if service else {"label": f"{STATE_LABEL}={self._state}"}
+        filters = [{"service": service}] if service else [{"label": label} for label in self._labels()]
         with self._translated_errors("list tasks"):
-            return [read_task(data) for data in self._manager().tasks(filters=wanted)]
+            found = [read_task(data) for each in filters for data in self._manager().tasks(filters=each)]
+        return list({task.id: task for task in found}.values())
 
     def services(self, *, digest: str = "") -> list[SwarmService]:
         """Return our services, or those with one body, the oldest first."""
-        label = f"{DIGEST_LABEL}={digest}" if digest else f"{STATE_LABEL}={self._state}"
+        labels = [f"{DIGEST_LABEL}={digest}"] if digest else self._labels()
         with self._translated_errors("list services"):
-            found = [read_service(data) for data in self._manager().services(filters={"label": label})]
-        return sorted(found, key=lambda service: (len(service.name), service.name))
+            found = [
+                read_service(data) for label in labels for data in self._manager().services(filters={"label": label})
+            ]
+        known = {service.id: service for service in found}.values()
+        return sorted(known, key=lambda service: (len(service.name), service.name))
+
+    def _labels(self) -> list[str]:
+        fleet = self._fleet()
+        return [f"{STATE_LABEL}={self._state}", *([f"{FLEET_LABEL}={fleet}"] if fleet else [])]
 
     def down_nodes(self) -> Mapping[str, str]:
         """Return the names of the nodes that the managers have lost, by id."""

@@ -56,6 +56,11 @@ class SwarmRegistry:
             self._members[member.handle.worker] = member
             return True
 
+    def let_go(self, worker: str) -> None:
+        """Forget a worker, which another supervisor has adopted."""
+        with self._changed:
+            self._members.pop(worker, None)
+
     def members(self) -> Mapping[str, SwarmWorker]:
         """Return the current workers by name."""
         with self._changed:

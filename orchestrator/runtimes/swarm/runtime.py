@@ -3,7 +3,7 @@
 Swarm creates, places and removes tasks; which worker ends, and when, is our decision (see docs/how-to/swarm.md).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
 from orchestrator.base.clock import Monotonic, MonotonicClock, SystemMonotonicClock
@@ -38,6 +38,7 @@ class SwarmRuntime(WorkersElsewhere):
         state: str,
         *,
         engine: str | None = None,
+        fleet: Callable[[], str] = lambda: "",
         nodes: Mapping[str, str] | None = None,
         disown: Callable[[str], object] = _no_disown,
         on_exit: Callable[[], None] | None = None,
@@ -45,7 +46,8 @@ class SwarmRuntime(WorkersElsewhere):
         timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> None:
         """Args:
-        state: the identity of the state directory; workers of another one are never touched.
+        state: the identity of the state directory; of others only workers of the fleet are touched, once ours leads.
+        fleet: returns the id of the store's fleet, as far as that is known.
         engine: the URL of a manager's engine; None for DOCKER_HOST, or the local one.
         nodes: URLs of other nodes' engines, by hostname or id.
         disown: makes the queue take back a worker's leases and refuse it; may raise `SourceUnavailableError`.
@@ -53,11 +55,14 @@ class SwarmRuntime(WorkersElsewhere):
         timeout_seconds: the time limit of a call to an engine.
         """
         self._state = state
+        self._fleet = fleet
         self._disown = disown
         self._clock = clock or SystemMonotonicClock()
         self._registry = SwarmRegistry()
-        self._manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
-        self._watch_manager = SwarmManager(engine, state=state, nodes=nodes, timeout_seconds=timeout_seconds)
+        self._manager = SwarmManager(engine, state=state, fleet=fleet, nodes=nodes, timeout_seconds=timeout_seconds)
+        self._watch_manager = SwarmManager(
+            engine, state=state, fleet=fleet, nodes=nodes, timeout_seconds=timeout_seconds
+        )
         self._scale_up = ScaleUp(self._manager, knows=self._registry.knows)
         self._watch = SwarmWatch(
             self._watch_manager, self._registry, self._scale_up, clock=self._clock, on_exit=on_exit or (lambda: None)
@@ -74,7 +79,7 @@ class SwarmRuntime(WorkersElsewhere):
             raise SpawnError(f"pool {pool.name} is not of runtime swarm: its runtime is {pool.runtime.kind}")
         for manager in (self._manager, self._watch_manager):
             manager.add_nodes(settings.nodes)
-        task = self._scale_up.one_more(service_body(request, settings, state=self._state))
+        task = self._scale_up.one_more(service_body(request, settings, state=self._state, fleet=self._fleet()))
         digest = request.environment["TOWLINE_SPEC"]
         handle = WorkerHandle(worker_of(pool.name, task), pool.name, REF_PREFIX + task.id, digest, now)
         self._registry.join(SwarmWorker(handle, settings.stop_signal, task))
@@ -134,8 +139,15 @@ class SwarmRuntime(WorkersElsewhere):
                 SwarmWorker(handle, task.stop_signal or "SIGTERM", task) for task, handle in pairs if handle is not None
             ]
         adopted = [member.handle for member in found if self._registry.join(member)]
+        self._watch.leads = True
         self._watch.start()
         return sorted(adopted, key=lambda handle: handle.spawned_at)
+
+    def let_go(self, workers: Collection[str]) -> None:
+        """See `Runtime.let_go`: the leader also removes slots, and ends tasks that are no worker."""
+        self._watch.leads = False
+        for worker in workers:
+            self._registry.let_go(worker)
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`: empty, as the workers use other hosts."""

@@ -13,7 +13,7 @@ from typing import Final
 from orchestrator.config.containers import SwarmSettings, Volume
 from orchestrator.config.placeholders import filled
 from orchestrator.runtime import SpawnRequest
-from orchestrator.runtimes.docker.container_state import POOL_LABEL, SPEC_LABEL, STATE_LABEL
+from orchestrator.runtimes.docker.container_state import FLEET_LABEL, POOL_LABEL, SPEC_LABEL, STATE_LABEL
 from orchestrator.runtimes.docker.create import (
     MAX_PIDS,
     SECRETS_TARGET,
@@ -65,8 +65,9 @@ class ServiceBody:
         return self.stem if generation == 1 else f"{self.stem}-{generation}"
 
 
-def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) -> ServiceBody:
-    """Return the service for a request; `state` is the identity of the supervisor's state directory.
+def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str, fleet: str = "") -> ServiceBody:
+    """Return the service for a request; `state` is the identity of the supervisor's state directory, `fleet` the
+    store's.
 
     Raises `SpawnError` if no container could reach the queue.
     """
@@ -99,6 +100,8 @@ def service_body(request: SpawnRequest, settings: SwarmSettings, *, state: str) 
     digest = _digest([template, [(one.name, one.file) for one in secrets]])
     stem = f"towline-{_digest(state)[:6]}-{pool.name[:_POOL_CHARS].rstrip('-')}-{digest}"
     labels = {**settings.labels, **own, STATE_LABEL: state, DIGEST_LABEL: digest}
+    if fleet:
+        labels[FLEET_LABEL] = fleet
     return ServiceBody(digest, stem, pool.name, labels, template, secrets)
 
 

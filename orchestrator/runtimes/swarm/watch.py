@@ -65,6 +65,8 @@ class SwarmWatch:
         self._on_exit = on_exit
         self._nudged = Event()
         self._stops = False
+        self.leads = True
+        """Whether our supervisor leads: only then are slots removed, and tasks ended that are no worker."""
         self._is_away = False
         self._thread: Thread | None = None
         self._unknown_tasks: dict[str, Monotonic] = {}
@@ -121,8 +123,9 @@ class SwarmWatch:
         known = {task.id: task for task in tasks}
         self._collect_exits(members, known)
         self._send_signals()
-        self._end_unknown_tasks(tasks)
-        self._remove_slots(tasks, changes=changes)
+        if self.leads:
+            self._end_unknown_tasks(tasks)
+            self._remove_slots(tasks, changes=changes)
         self._registry.forget_ended(tasks)
         return took_seconds
 

@@ -195,6 +195,13 @@ class CeleryFleets:
                 return None
             self._pause(min(POLL_SECONDS, until - now))
 
+    def kept(self) -> str | None:
+        """See `WorkSource.kept`: a broker keeps nothing for supervisors."""
+        return None
+
+    def keep(self, text: str) -> None:
+        """See `WorkSource.keep`: a broker keeps nothing for supervisors."""
+
     def lead(self, supervisor: str, *, seconds: float) -> bool:  # noqa: ARG002
         """See `WorkSource.lead`: nobody leads by a broker."""
         return True

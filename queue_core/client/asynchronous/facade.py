@@ -206,6 +206,14 @@ class AsyncQueuesVerbs:
         """See `Queues.lead`."""
         return await self._call(lambda it: it.lead(name, holder, seconds=seconds))
 
+    async def keep(self, name: str, text: str) -> None:
+        """See `Queues.keep`."""
+        await self._call(lambda it: it.keep(name, text))
+
+    async def kept(self, name: str) -> str | None:
+        """See `Queues.kept`."""
+        return await self._call(lambda it: it.kept(name))
+
     async def register(self, kind: str, name: str, facts: Mapping[str, str], *, seconds: float) -> None:
         """See `Queues.register`."""
         await self._call(lambda it: it.register(kind, name, facts, seconds=seconds))

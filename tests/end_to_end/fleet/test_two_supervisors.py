@@ -151,6 +151,7 @@ def test_another_supervisor_takes_over_from_one_that_was_killed(hosts: tuple[Hos
     assert clock.monotonic() - killed_at < BOUND_SECONDS
     eventually(lambda: len(second.workers()) == 1)
     assert len(first.workers()) == 1  # it works on, until its own supervisor is missed for too long
+    assert len(second.logged(events.WORKER_ELSEWHERE)) == 1
 
 
 def test_a_leader_that_stops_gives_up_its_lead_while_its_worker_finishes(

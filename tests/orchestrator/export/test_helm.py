@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from orchestrator.export.helm import helm
+from orchestrator.export.incluster import kubernetes
 from orchestrator.export.keda import keda
 from orchestrator.export.request import ExportRefusedError, ExportRequest
+from tests.orchestrator.export.test_incluster import PODS
 from tests.support.fleet.export_requests import HOSTILE, SETTINGS, a_request
 from tests.support.helm_charts import ChartRefusedError, NoHelmError, objects, rendered
 
@@ -114,3 +116,30 @@ def test_a_chart_has_its_own_version_and_a_schema_that_its_defaults_keep() -> No
 def test_what_a_cluster_can_not_have_is_refused_as_in_manifests() -> None:
     with pytest.raises(ExportRefusedError, match="which image"):
         helm(a_request(SETTINGS.replace("runtime: external", "runtime: process"), images={}))
+
+
+def test_the_chart_of_pods_is_the_manifests_in_the_releases_namespace(tmp_path: Path) -> None:
+    request = a_request(PODS, env={**HOSTILE, **TEMPLATES}, namespace="work", server_image="towline:9")
+    (plain,) = kubernetes(request).files.values()
+    found = objects(made(written(replace(request, namespace="default"), tmp_path)))
+    expected = [each for each in yaml.safe_load_all(plain) if each["kind"] != "Namespace"]
+    for each in (*found, *expected):
+        if each["metadata"]["name"] == "towline-settings":  # Helm quotes the images
+            each["data"] = yaml.safe_load(each["data"]["towline.yaml"])
+    assert in_order(found) == in_order(expected)
+
+
+def test_values_of_the_chart_of_pods_reach_where_they_belong(tmp_path: Path) -> None:
+    values = {
+        "secrets": "other",
+        "workerSecret": "other-worker",
+        "server": {"image": "server:2", "resources": {}},
+        "pools": {"resize": {"image": "thumbs:2"}},
+    }
+    found = objects(made(written(a_request(PODS), tmp_path), values))
+    pod = one(found, "Deployment", "towline")["spec"]["template"]["spec"]
+    assert (pod["containers"][0]["image"], pod["containers"][0]["resources"]) == ("server:2", {})
+    (volume,) = [each for each in pod["volumes"] if each["name"] == "secrets"]
+    assert [each["secret"]["name"] for each in volume["projected"]["sources"]] == ["other", "other-worker"]
+    settings = yaml.safe_load(one(found, "ConfigMap", "towline-settings")["data"]["towline.yaml"])
+    assert settings["pools"]["resize"]["runtime"]["kubernetes"]["image"] == "thumbs:2"

@@ -161,7 +161,7 @@ def test_the_next_supervisor_finds_them_and_keeps_expecting_who_was_wanted(scene
         WorkerHandle("resize/a", "resize", "external:resize/a", scene.pool.digest(), now),
         WorkerHandle("resize-9", "resize", "external:?resize-9", scene.pool.digest(), now),
     ]
-    scene.reconciler.adopt(roster)
+    scene.reconciler.adopt_own(roster)
     scene.source.ready = 1
     assert scene.turn()[0] == 2
     assert scene.source.released == []

@@ -49,7 +49,7 @@ class Stage(PlainStage):
         self.reconciler = self.made(ConditionsTracker(self.files, clock=self.clock, host=self.host))
         self.runtime.left_running = list(self.runtime.live.values())
         self.set_pools(*pools)
-        self.reconciler.adopt([])
+        self.reconciler.adopt_own([])
 
     def turn(self, *, after: float = 5.0) -> None:
         """Workers that were asked to finish do so, and all others are seen."""

@@ -219,7 +219,7 @@ def test_a_worker_that_is_adopted_is_known_to_be_alone_by_its_name(stage: Reconc
     name = "resize-9.alone.7.99"
     stage.runtime.left_running = [WorkerHandle(name, "resize", "fake:9", "digest", stage.clock.monotonic())]
     stage.set_pools()
-    stage.reconciler.adopt(stage.runtime.left_running)
+    stage.reconciler.adopt_own(stage.runtime.left_running)
     assert stage.state_of(name) in {"alone", "draining"}
 
 
@@ -330,7 +330,7 @@ def test_tasks_are_told_how_their_worker_ended_before_its_certificate_is_written
 
 def test_tasks_of_a_worker_that_ended_without_a_supervisor_are_told_so(stage: ReconcilerStage) -> None:
     stage.source.held["gone"] = ["t"]
-    stage.reconciler.adopt([WorkerHandle("gone", "resize", "pid:1", "digest", stage.clock.monotonic())])
+    stage.reconciler.adopt_own([WorkerHandle("gone", "resize", "pid:1", "digest", stage.clock.monotonic())])
     notice = stage.source.notices["gone"]
     assert (notice.error, notice.message) == (
         "unknown",

@@ -13,6 +13,7 @@ from orchestrator.supervisor.leader import (
     RENEWALS,
     RETRY_SECONDS,
     STANDBY_SECONDS,
+    TAKEOVER_SECONDS,
     LeaderElection,
     holder_of,
 )
@@ -42,14 +43,14 @@ def test_the_lead_is_renewed_now_and_then_and_asked_for_often_while_another_has_
 
 
 @pytest.mark.parametrize("lead_seconds", [5.0, 15.0, 60.0])
-def test_a_lead_ends_a_margin_before_its_length_and_is_renewed_three_times_in_it(lead_seconds: float) -> None:
+def test_a_lead_ends_two_margins_before_its_length_and_is_renewed_three_times_in_it(lead_seconds: float) -> None:
     source = FakeSource()
     lead = LeaderElection(source, holder="me", lead_seconds=lead_seconds)
     lead.hold(now=NOW)
-    assert source.lead_seconds == [lead_seconds]
+    assert source.lead_seconds == [lead_seconds - TAKEOVER_SECONDS]
     assert lead.due_at == NOW + lead_seconds / RENEWALS
-    assert lead.is_live(now=Monotonic(NOW + lead_seconds - MARGIN_SECONDS - 0.1))
-    assert not lead.is_live(now=Monotonic(NOW + lead_seconds - MARGIN_SECONDS))
+    assert lead.is_live(now=Monotonic(NOW + lead_seconds - TAKEOVER_SECONDS - MARGIN_SECONDS - 0.1))
+    assert not lead.is_live(now=Monotonic(NOW + lead_seconds - TAKEOVER_SECONDS - MARGIN_SECONDS))
 
 
 def test_a_supervisor_that_stops_gives_up_its_lead_before_its_workers_have_finished(stage: SupervisorStage) -> None:
@@ -78,7 +79,7 @@ def test_a_lead_lasts_while_its_store_does_not_answer_but_ends_before_another_ma
     lead = LeaderElection(source, holder="me")
     assert lead.hold(now=NOW) is True
     source.is_down = True
-    ends_at = NOW + LEAD_SECONDS - MARGIN_SECONDS
+    ends_at = NOW + LEAD_SECONDS - TAKEOVER_SECONDS - MARGIN_SECONDS
     assert lead.hold(now=Monotonic(ends_at - 0.1)) is True
     assert lead.is_live(now=Monotonic(ends_at)) is False
     assert lead.hold(now=Monotonic(ends_at)) is False

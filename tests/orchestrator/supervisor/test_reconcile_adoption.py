@@ -20,7 +20,7 @@ def test_workers_that_an_earlier_supervisor_left_are_adopted_and_not_touched(sta
     left = adopted_worker(stage, "resize-old", pool=pool)
     stage.source.seen.add("resize-old")
     stage.set_pools(pool)
-    stage.reconciler.adopt([left])
+    stage.reconciler.adopt_own([left])
     stage.turn()
     assert stage.runtime.calls == []
     assert stage.logged(events.WORKER_ADOPTED)[0]["worker"] == "resize-old"
@@ -30,7 +30,7 @@ def test_adopted_workers_with_other_settings_are_replaced(stage: ReconcilerStage
     adopted_worker(stage, "resize-old", pool=a_pool(env={"COLOUR": "red"}))
     stage.source.seen.add("resize-old")
     stage.set_pools(a_pool(least=1))
-    stage.reconciler.adopt(())
+    stage.reconciler.adopt_own(())
     stage.turn()
     assert stage.runtime.calls == [("spawn", "resize-1")]
 
@@ -38,7 +38,7 @@ def test_adopted_workers_with_other_settings_are_replaced(stage: ReconcilerStage
 def test_adopted_workers_of_a_pool_that_is_gone_finish(stage: ReconcilerStage) -> None:
     adopted_worker(stage, "gone-old", pool=a_pool("gone"))
     stage.set_pools(a_pool())
-    stage.reconciler.adopt(())
+    stage.reconciler.adopt_own(())
     assert stage.runtime.calls == [("drain", "gone-old")]
 
 
@@ -60,7 +60,7 @@ def test_what_an_earlier_supervisor_asked_of_workers_is_not_asked_again(stage: R
         "resize-dead": RememberedWorker(leaves_by=leaves_by),
     }
     stage.set_pools(a_pool(least=2, most=2))
-    stage.reconciler.adopt((), memories=memories)
+    stage.reconciler.adopt_own((), memories=memories)
     stage.turn()
     assert stage.runtime.calls == []
     stage.turn()
@@ -73,7 +73,7 @@ def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_whil
     adopted_worker(stage, "resize-old", pool=a_pool())
     stage.source.held["resize-old"] = ["a long task"]
     stage.set_pools(a_pool(most=1))
-    stage.reconciler.adopt((), memories={"resize-old": RememberedWorker(finishes=True)})
+    stage.reconciler.adopt_own((), memories={"resize-old": RememberedWorker(finishes=True)})
     for _ in range(20):
         stage.turn()
     assert (stage.runtime.calls, stage.state_of("resize-old")) == ([], "draining")
@@ -85,7 +85,7 @@ def test_a_worker_that_an_earlier_supervisor_let_finish_is_not_asked_to_end_whil
 def test_leases_of_workers_that_died_unseen_are_given_back(stage: ReconcilerStage) -> None:
     stage.source.held["resize-lost"] = ["t1"]
     stage.set_pools(a_pool())
-    stage.reconciler.adopt([WorkerHandle("resize-lost", "resize", "fake:1", "digest", stage.clock.monotonic())])
+    stage.reconciler.adopt_own([WorkerHandle("resize-lost", "resize", "fake:1", "digest", stage.clock.monotonic())])
     assert stage.source.released == ["resize-lost"]
     (death,) = stage.files.read_deaths(limit=1)
     assert (death["worker"], death["detail"]) == ("resize-lost", "ended while no supervisor was there")

@@ -105,7 +105,7 @@ def test_a_supervisor_that_starts_goes_on_with_a_replacement(stage: ReconcilerSt
     stage.reconciler = stage.made()
     stage.set_pools(a_pool(least=1))
     stage.runtime.left_running = [stage.runtime.live[old]]
-    stage.reconciler.adopt(stage.runtime.left_running)
+    stage.reconciler.adopt_own(stage.runtime.left_running)
     stage.reconciler.heed_worker_requests()
     assert stage.reconciler.pools["resize"].fleet.workers[old].replaced_for == ANN
 

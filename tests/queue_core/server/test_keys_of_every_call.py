@@ -63,6 +63,7 @@ BODIES: Final[Mapping[str, dict[str, object]]] = {
     "lead": {"name": "n", "holder": "h", "seconds": 1},
     "register_worker": {"name": "w", "facts": {"queue": QUEUE}, "seconds": 60},
     "register": {"name": "n", "facts": {}, "seconds": 60},
+    "keep": {"text": "a"},
     "declare_schedules": {"schedules": []},
 }
 """Bodies that each change something, or would; of others, `{}`."""
@@ -82,7 +83,7 @@ def server(tmp_path: Path) -> Iterator[RunningServer]:
 def ask(server: RunningServer, method: str, path: str, body: object, key: str) -> tuple[int, dict[str, Any]]:
     """Make a call; return the status and the answer."""
     connection = HTTPConnection(urlsplit(server.url).netloc, timeout=20)
-    filled = path.format(queue=QUEUE, worker="w", schedule="nightly", kind="supervisors")
+    filled = path.format(queue=QUEUE, worker="w", schedule="nightly", kind="supervisors", name="supervisor")
     try:
         headers = {"content-type": "application/json", "idempotency-key": key}
         connection.request(method, filled, json.dumps(body), headers)
@@ -150,7 +151,7 @@ def a_recorder() -> Iterator[str]:
 
 SEARCH = Search(ANY)
 READING: Final = frozenset(
-    {"stats", "tag_stats", "peek", "search", "history", "queues", "storage", "degradations", "list"}
+    {"stats", "tag_stats", "peek", "search", "history", "queues", "storage", "degradations", "kept", "list"}
 ) | frozenset({"observe", "observe_many", "worker_activity", "present_workers", "registrations", "wait_ready"})
 """Client methods that only read."""
 SENT_WITHOUT: Final[Mapping[str, str]] = {"add_ticks": WITHOUT_A_KEY["add_ticks"]}
@@ -175,6 +176,7 @@ CALLS: Final[Mapping[str, Callable[[Any], object]]] = {
     "retire_worker": lambda to: to.retire_worker("w"),
     "release_worker": lambda to: to.release_worker("w"),
     "lead": lambda to: to.lead("n", "h", seconds=1),
+    "keep": lambda to: to.keep("supervisor", "a"),
     "register": lambda to: to.register("workers", "n", {}, seconds=1),
     "declare": lambda to: to.declare([]),
     "add_ticks": lambda to: to.add_ticks(),

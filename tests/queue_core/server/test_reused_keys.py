@@ -49,6 +49,7 @@ OTHER_BODIES: Final[Mapping[str, dict[str, object]]] = {
     "lead": {"name": "n", "holder": "g", "seconds": 1},
     "register_worker": {"name": "v", "facts": {"queue": QUEUE}, "seconds": 60},
     "register": {"name": "m", "facts": {}, "seconds": 60},
+    "keep": {"text": "b"},
     "declare_schedules": {"schedules": [], "keep": ["file"]},
     "retire_worker": {"busy": "finish"},
 }
@@ -85,7 +86,8 @@ def ask(
 ) -> tuple[int, dict[str, Any]]:
     """Make a call; return the status and the answer. `names`: what the path names, instead of the usual."""
     connection = HTTPConnection(urlsplit(server.url).netloc, timeout=20)
-    filled = path.format(queue=names or QUEUE, worker=names or "w", schedule=names or "nightly", kind="supervisors")
+    places = {"queue": QUEUE, "worker": "w", "schedule": "nightly"}
+    filled = path.format(**{at: names or usual for at, usual in places.items()}, kind="supervisors", name="supervisor")
     headers = {"content-type": "application/json", "idempotency-key": key}
     if token:
         headers["authorization"] = f"Bearer {token}"

@@ -87,7 +87,7 @@ def ask(server: RunningServer, method: str, path: str, body: object, secret: str
 
 
 def address_of(endpoint: Endpoint) -> str:
-    named = {"queue": OWN, "worker": "w", "kind": "supervisors", "schedule": SCHEDULE}
+    named = {"queue": OWN, "worker": "w", "kind": "supervisors", "schedule": SCHEDULE, "name": "supervisor"}
     return endpoint.path.format(**named)
 
 

@@ -14,6 +14,7 @@ from orchestrator.state.directory import StateDir
 from queue_core.client.http_calls import HttpQueue, HttpQueues
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.server import ServerThread
+from queue_core.store import Store
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
 from tests.support.commands import program_environment
@@ -84,8 +85,8 @@ class DockerSite:
         )
         draft.replace(self.folder / "towline.yaml")
 
-    def start(self) -> subprocess.Popen[bytes]:
-        """Start a supervisor and wait until it leads."""
+    def start(self, *, until: str = "leading") -> subprocess.Popen[bytes]:
+        """Start a supervisor and wait until it leads, or is in another phase."""
         with (self.folder / "supervisor.log").open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "orchestrator", "supervise", "--json", "--url", self.url],
@@ -95,7 +96,7 @@ class DockerSite:
                 stderr=output,
             )
         self.processes.append(process)
-        eventually(lambda: self._leads(process), seconds=START_SECONDS)
+        eventually(lambda: self._is(process, until), seconds=START_SECONDS)
         return process
 
     def stop(self) -> None:
@@ -149,9 +150,9 @@ class DockerSite:
         stats = self.queue.stats()
         return stats.deleted_total == stats.added_total and not stats.dead
 
-    def _leads(self, process: subprocess.Popen[bytes]) -> bool:
+    def _is(self, process: subprocess.Popen[bytes], phase: str) -> bool:
         assert process.poll() is None, (self.folder / "supervisor.log").read_text()[-2000:]
-        return self.shown().get("pid") == process.pid and self.shown().get("phase") == "leading"
+        return self.shown().get("pid") == process.pid and self.shown().get("phase") == phase
 
 
 @contextmanager
@@ -160,7 +161,7 @@ def docker_site(
     *,
     lease_seconds: float = 120.0,
     max_leases: int | None = None,
-    store: MemoryStore | None = None,
+    store: Store | None = None,
 ) -> Iterator[DockerSite]:
     """Run a site on this engine and remove everything at the end. Its paths are short, for sockets."""
     with tempfile.TemporaryDirectory(prefix="towline-site-") as path:

@@ -32,10 +32,13 @@ class SwarmBench:
     def __post_init__(self) -> None:
         self.runtime = self.make()
 
-    def make(self, *, state: str = "", in_reach: bool = True, timeout_seconds: float = 5.0) -> SwarmRuntime:
+    def make(
+        self, *, state: str = "", fleet: str = "", in_reach: bool = True, timeout_seconds: float = 5.0
+    ) -> SwarmRuntime:
         return SwarmRuntime(
             state or self.state,
             engine=self.swarm.url,
+            fleet=lambda: fleet,
             nodes=self.swarm.others if in_reach else None,
             disown=self.disowned.append,
             timeout_seconds=timeout_seconds,

@@ -25,6 +25,9 @@ class FakeRuntime:
         self.calls: list[tuple[str, str]] = []
         self.left_running: list[WorkerHandle] = []
         self.remembered: list[WorkerHandle] = []
+        self.in_fleet: list[WorkerHandle] = []
+        self.remembered_by_fleet: list[WorkerHandle] = []
+        self.kind = "fake"
         self.refuses = ""
         self.condition = ""
         self.forks_left: dict[str, int] = {}
@@ -56,7 +59,7 @@ class FakeRuntime:
         if self.refuses:
             raise SpawnError(self.refuses)
         self.calls.append(("spawn", request.worker))
-        ref = f"fake:{len(self.requests) + 1}"
+        ref = f"{self.kind}:{len(self.requests) + 1}"
         pool = request.pool
         handle = WorkerHandle(request.worker, pool.name, ref, pool.digest(), now, is_forked=self.forks(pool))
         self.forks_left[pool.name] = self.forks_left.get(pool.name, 0) - 1
@@ -88,6 +91,18 @@ class FakeRuntime:
         return exits
 
     def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
+        self.remembered_by_fleet = list(remembered)
+        found, self.in_fleet = self.in_fleet, []
+        found = [handle for handle in found if handle.worker not in self.live]
+        self.live.update({handle.worker: handle for handle in found})
+        return found
+
+    def let_go(self, workers: Collection[str]) -> None:
+        for worker in workers:
+            self.calls.append(("let go", worker))
+            self.live.pop(worker, None)
+
+    def adopt_own(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:
         self.remembered = list(remembered)
         found, self.left_running = self.left_running, []
         self.live.update({handle.worker: handle for handle in found})
@@ -138,6 +153,7 @@ class FakeSource:
     lapsed: dict[str, list[str]] = field(default_factory=dict)
     notices: dict[str, DeathNotice] = field(default_factory=dict)
     leader: str | None = None
+    text: str | None = None
     leads_given_up: int = 0
     lead_seconds: list[float] = field(default_factory=list)
     is_down: bool = False
@@ -271,6 +287,14 @@ class FakeSource:
     def wait_for_arrival(self, pools: Sequence[PoolSpec], *, timeout_seconds: float) -> str | None:
         self._answer()
         return pools[0].name if self.arrival.wait(timeout_seconds) else None
+
+    def kept(self) -> str | None:
+        self._answer()
+        return self.text
+
+    def keep(self, text: str) -> None:
+        self._answer()
+        self.text = text
 
     def lead(self, supervisor: str, *, seconds: float) -> bool:
         self._answer()

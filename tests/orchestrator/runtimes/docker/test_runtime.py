@@ -3,6 +3,8 @@
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,8 +12,9 @@ import pytest
 from orchestrator.base.errors import RuntimeUnavailableError, SpawnError
 from orchestrator.fleet.exits import Cause, cause_of
 from orchestrator.runtimes.docker.container_state import mapping
+from orchestrator.runtimes.docker.runtime import DockerRuntime
 from tests.bench.containers import measured
-from tests.support.docker.bench import STAY, DockerBench, docker_bench, id_of
+from tests.support.docker.bench import CLOCK, STAY, DockerBench, docker_bench, id_of
 from tests.support.docker.engine import PrivateDockerEngine
 from tests.support.eventually import eventually
 
@@ -142,6 +145,39 @@ def test_an_adopted_worker_is_heard_from_where_its_log_ends(bench: DockerBench) 
     bench.adopt(handle)
     bench.exits()
     assert bench.output(handle).splitlines() == [f"line {i}" for i in range(1, 9)]
+
+
+def test_containers_of_a_fleet_are_adopted_by_whoever_leads_and_let_go_without_being_touched(
+    docker_engine: PrivateDockerEngine, tmp_path: Path
+) -> None:
+    def opened(name: str) -> DockerBench:
+        folder = tmp_path / name
+        runtime = DockerRuntime(folder, engine=docker_engine.url, fleet=lambda: "one fleet")
+        return DockerBench(docker_engine, folder, runtime)
+
+    first, second = opened("first"), opened("second")
+    with closing(first.runtime), closing(second.runtime):
+        handle = first.up()
+        assert second.runtime.adopt_own(now=CLOCK.monotonic()) == []
+        assert second.adopt() == [replace(handle, spawned_at=second.runtime._registry.all()[0].handle.spawned_at)]
+        first.runtime.let_go([handle.worker])
+        first.runtime.kill(handle.worker)
+        first.runtime._review()  # what it no longer leads is no container to remove
+        assert list(second.runtime.usage()) == [handle.worker]
+        assert inspected(second, id_of(handle))["State"]["Running"]  # type: ignore[index]
+        assert [found.worker for found in first.adopt()] == [handle.worker]  # it leads again
+        second.runtime.let_go([handle.worker])
+        first.runtime.kill(handle.worker)
+        assert [ended.worker for ended in first.exits()] == [handle.worker]
+        assert second.reap() == []
+
+
+def test_a_container_of_another_fleet_is_left_alone(docker_engine: PrivateDockerEngine, tmp_path: Path) -> None:
+    with docker_bench(docker_engine, tmp_path / "first") as bench:
+        bench.up()
+        runtime = DockerRuntime(tmp_path / "second", engine=docker_engine.url, fleet=lambda: "another fleet")
+        with closing(runtime):
+            assert runtime.adopt(now=CLOCK.monotonic()) == []
 
 
 def test_one_that_ended_unseen_is_told_with_its_cause_and_last_lines(bench: DockerBench) -> None:

@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -12,6 +13,7 @@ from tests.support.docker.swarm_bench import CLOCK, SwarmBench, swarm_bench
 from tests.support.docker.swarms import IMAGE, VOLUMES, Swarm
 from tests.support.eventually import eventually
 from tests.support.fleet.fleet_builders import a_pool
+from tests.support.fleet.runtime_bench import exits_of
 
 STUBBORN = "trap '' TERM; while :; do sleep 600; done"
 FAIL = "echo about to fail; sleep 0.1; echo the reason >&2; exit 3"
@@ -104,6 +106,28 @@ def test_a_pool_with_other_settings_has_a_service_beside_the_old_one(bench: Swar
     bench.runtime.drain(old.worker)
     assert [ended.worker for ended in bench.exits()] == [old.worker]
     eventually(lambda: bench.replicas() == [1], seconds=20)
+
+
+def test_the_next_leader_adopts_the_workers_of_another_folder_and_the_last_one_touches_them_no_more(
+    bench: SwarmBench,
+) -> None:
+    fleet = f"fleet of {bench.state}"
+    bench.runtime.close()
+    bench.runtime = bench.make(fleet=fleet)
+    handle = bench.spawn()
+    bench.all_run(1)
+    with closing(bench.make(state="another", fleet=fleet)) as successor:
+        (found,) = successor.adopt(now=CLOCK.monotonic())
+        assert found.worker == handle.worker
+        bench.runtime.let_go([handle.worker])
+        bench.runtime.drain(handle.worker)
+        bench.runtime.kill(handle.worker)
+        bench.runtime._watch.poll()
+        assert bench.running() == 1
+        successor.drain(handle.worker)
+        assert [ended.worker for ended in exits_of(successor, 1, seconds=30.0)] == [handle.worker]
+        assert bench.runtime.reap(now=CLOCK.monotonic()) == []
+        eventually(lambda: bench.replicas() in ([], [0]), seconds=30)
 
 
 def test_workers_left_running_are_adopted_as_they_are_and_told_of_when_they_end(bench: SwarmBench) -> None:
