@@ -39,9 +39,10 @@ class PodWorker:
     `is_claimed`: the supervisor knows of it. `is_begun`: its start was ours. `confirmed_at`: since when the Pod is
     known to have been made; None while it only may have been, by a create at `tried_at` (`is_asked`: it is not
     answered yet). `requested` is what we asked of it, `sent` the part that the apiserver knows of, tried last at
-    `sent_at`. `leaves_since`: when it was first seen to be leaving; `is_taken`: by something other than us.
-    `fails_since`: since when it can't be started. `was_gated`: it has waited for its admission. `gone_since`: since
-    when the apiserver has said that there is no such Pod.
+    `sent_at`; `is_allowed`: we led when we asked, so it is delivered even if another leads by then. `leaves_since`:
+    when it was first seen to be leaving; `is_taken`: by something other than us. `fails_since`: since when it can't
+    be started. `was_gated`: it has waited for its admission. `gone_since`: since when the apiserver has said that
+    there is no such Pod.
     """
 
     handle: WorkerHandle
@@ -57,6 +58,7 @@ class PodWorker:
     requested: ExitRequest = ""
     sent: ExitRequest = ""
     sent_at: Monotonic = NEVER
+    is_allowed: bool = False
     leaves_since: Monotonic | None = None
     is_taken: bool = False
     fails_since: Monotonic | None = None
@@ -84,14 +86,15 @@ class _Findings:
     """The news of one call: whether the supervisor is to be woken, and Pods that are to be removed."""
 
     is_news: bool = False
-    remains: list[tuple[str, str]] = field(default_factory=list)
+    remains: list[tuple[str, str, bool]] = field(default_factory=list)
 
 
 class PodRegistry:
     """All Pods of one fleet. Any thread may call it.
 
     `handle_of` makes the handle of a Pod that was found; `on_news` is called when there is an exit to collect, or a
-    Pod is taken away; `remove` is called with the name and uid of a Pod whose worker has ended.
+    Pod is taken away; `remove` is called with the name and uid of a Pod whose worker has ended, and whether we had
+    asked for that while we led.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class PodRegistry:
         *,
         handle_of: Callable[[PodState], WorkerHandle],
         on_news: Callable[[], None],
-        remove: Callable[[str, str], None],
+        remove: Callable[[str, str, bool], None],
     ) -> None:
         self._handle_of = handle_of
         self._on_news = on_news
@@ -306,8 +309,11 @@ class PodRegistry:
 
     # -- what is asked of them --------------------------------------------------------------------------------------
 
-    def request(self, worker: str, what: ExitRequest) -> None:
-        """Request a worker's end; no effect on an unknown one. A repeated kill is sent again."""
+    def request(self, worker: str, what: ExitRequest, *, is_allowed: bool = True) -> None:
+        """Request a worker's end; no effect on an unknown one. A repeated kill is sent again.
+
+        `is_allowed`: we lead as we ask.
+        """
         with self._changed:
             member = self._members.get(worker)
             if member is None or _URGENCY[what] < _URGENCY[member.requested]:
@@ -315,7 +321,8 @@ class PodRegistry:
             sent = "" if what == "kill" else member.sent
             if what == "drain" and member.state is not None and member.state.is_leaving:
                 sent = "drain"  # it is told already
-            self._set(worker, requested=what, sent=sent, sent_at=NEVER)
+            allowed = is_allowed or member.is_allowed
+            self._set(worker, requested=what, sent=sent, sent_at=NEVER, is_allowed=allowed)
 
     def undelivered(self, *, now: Monotonic) -> list[str]:
         """Return the workers to which a request is to be sent, or sent again; each is taken as sent now."""
@@ -468,12 +475,12 @@ class PodRegistry:
     def _end(self, member: PodWorker, ending: PodEnding, findings: _Findings) -> None:
         """Report an end after which the Pod is to be removed."""
         self._removed.add(member.uid)
-        findings.remains.append((member.name, member.uid))
+        findings.remains.append((member.name, member.uid, member.is_allowed))
         self._report(member, ending, findings)
 
     def _forget(self, member: PodWorker, findings: _Findings) -> None:
         self._removed.add(member.uid)
-        findings.remains.append((member.name, member.uid))
+        findings.remains.append((member.name, member.uid, member.is_allowed))
         self._members.pop(member.handle.worker, None)
         self._places = None
 
@@ -498,8 +505,8 @@ class PodRegistry:
 
     def _announce(self, findings: _Findings) -> None:
         """Tell the news, without the lock."""
-        for name, uid in findings.remains:
-            self._remove(name, uid)
+        for name, uid, is_allowed in findings.remains:
+            self._remove(name, uid, is_allowed)
         if findings.is_news:
             self._on_news()
 

@@ -183,7 +183,7 @@ class KubernetesRuntime(WorkersElsewhere):
 
     def drain(self, worker: str) -> None:
         """See `Runtime.drain`: the Pod is deleted, which sends SIGTERM, with the grace that it was made with."""
-        self._registry.request(worker, "drain")
+        self._registry.request(worker, "drain", is_allowed=self._may_act())
         self._deliver()
 
     def insist(self, worker: str, signal: str) -> None:
@@ -191,7 +191,7 @@ class KubernetesRuntime(WorkersElsewhere):
 
     def kill(self, worker: str) -> None:
         """See `Runtime.kill`: the Pod is deleted with the shortest grace."""
-        self._registry.request(worker, "kill")
+        self._registry.request(worker, "kill", is_allowed=self._may_act())
         self._deliver()
 
     def examine(self, worker: str, *, before: Literal["mark", "end"]) -> str:  # noqa: ARG002  as the protocol has it
@@ -207,6 +207,7 @@ class KubernetesRuntime(WorkersElsewhere):
                 self._end_strangers(now)
             except SourceUnavailableError:
                 pass  # the next pass tries again
+        if not self._watch.unavailable_reason:
             self._deliver()
         self._give_up_lost(now)
         self._registry.end_gone(now=now)
@@ -344,7 +345,7 @@ class KubernetesRuntime(WorkersElsewhere):
         if member is None or api is None or member.requested == member.sent:
             return
         what = member.requested
-        if not self._pace.wait(self._closed) or not self._may_act():
+        if not self._pace.wait(self._closed) or not (member.is_allowed or self._may_act()):
             return
         grace = KILL_GRACE_SECONDS if what == "kill" else None
         try:
@@ -361,10 +362,10 @@ class KubernetesRuntime(WorkersElsewhere):
         else:
             self._registry.mark_sent(worker, what)
 
-    def _clean_up(self, name: str, uid: str) -> None:
+    def _clean_up(self, name: str, uid: str, *, is_allowed: bool) -> None:
         """Delete the Pod of a worker that has ended; if that can't be done now, the next sight of it tries again."""
         api = self._watch.api
-        if api is None or not self._pace.wait(self._closed) or not self._may_act():
+        if api is None or not self._pace.wait(self._closed) or not (is_allowed or self._may_act()):
             self._registry.not_removed(uid)
             return
         try:
@@ -403,8 +404,8 @@ class KubernetesRuntime(WorkersElsewhere):
         api = self._watch.api
         return f"{REF}{api.access.context}/{api.namespace}#{name}" if api is not None else f"{REF}#{name}"
 
-    def _remove(self, name: str, uid: str) -> None:
-        self._threads.do(name, lambda: self._clean_up(name, uid))
+    def _remove(self, name: str, uid: str, is_allowed: bool) -> None:  # noqa: FBT001  as the registry calls it
+        self._threads.do(name, lambda: self._clean_up(name, uid, is_allowed=is_allowed))
 
     def _check_anchor(self) -> None:
         self._threads.do("anchor", self._read_anchor)

@@ -33,7 +33,7 @@ class Bench:
     def on_news(self) -> None:
         self.news += 1
 
-    def remove(self, name: str, uid: str) -> None:
+    def remove(self, name: str, uid: str, is_allowed: bool) -> None:
         self.removed.append(f"{name}@{uid}")
 
     def see(self, *args: Any, deleted: bool = False, **fields: Any) -> None:
