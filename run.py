@@ -57,6 +57,9 @@ SERVICES = {
     GO_SDK: ("golang-google-appengine-dev", "a program on App Engine's SDK for Go"),
 }
 
+KUBERNETES = "tests.support.kubernetes.programs"
+"""The module that builds a whole Kubernetes where it is missing."""
+
 CHECKS = (
     ("ruff check", ["-m", "ruff", "check", "."]),
     ("ruff format", ["-m", "ruff", "format", "--check", "."]),
@@ -211,6 +214,10 @@ def fingerprint_of(*names: str) -> str:
 def run_tests(options: list[str]) -> int:
     install_services()
     results: list[tuple[str, int, float]] = []
+    if not options:  # `--quick` takes it as it is, and a few tests of it are named on purpose
+        code = run([str(PYTHON), "-m", KUBERNETES], waits_for="a Kubernetes, built once in about ten minutes")
+        if code and can_apt():
+            results.append(("kubernetes", 1, 0.0))  # as for services below
     with ExitStack() as stack:
         is_tier = options in ([], [QUICK])
         checks = [Check(name, arguments, stack) for name, arguments in CHECKS] if is_tier else []

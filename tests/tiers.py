@@ -13,6 +13,9 @@ SLOW: Final = (
     "tests/docs/test_pages.py",
     "tests/end_to_end/faults/test_http_history.py",
     "tests/orchestrator/cli/test_doctor_table.py",
+    "tests/kubernetes/test_stories.py",
+    "tests/kubernetes/contract",
+    "tests/kubernetes/test_tls.py",
     "tests/celery",
     "tests/end_to_end/docker",
     "tests/end_to_end/google/test_appengine_go.py",
@@ -142,6 +145,8 @@ STORIES: Final[dict[str, str]] = {
     "::test_a_pool_of_containers_grows_from_none_survives_a_kill_finishes_and_shrinks_to_none",
     "swarm": "tests/orchestrator/runtimes/swarm/test_runtime.py"
     "::test_workers_left_running_are_adopted_as_they_are_and_told_of_when_they_end",
+    "kubernetes": "tests/kubernetes/test_stories.py"
+    "::test_a_fleet_grows_from_none_does_its_work_and_shrinks_to_none_and_nobody_is_cut",
     "external": "tests/end_to_end/fleet/test_external_story.py"
     "::test_whoever_starts_the_workers_is_told_how_many_and_they_are_seen",
     "App Engine": "tests/end_to_end/google/test_appengine_stories.py"
@@ -171,6 +176,7 @@ TOGETHER: Final = {
         "tests/orchestrator/runtimes/contract",
         "tests/orchestrator/runtimes/docker",
     ),
+    "kubernetes": ("tests/kubernetes",),
     "swarm": ("tests/orchestrator/runtimes/swarm",),
 }
 """Files that one process runs: an engine with an image is ten seconds' work, and each process has its own."""
