@@ -190,7 +190,7 @@ def report(chaos: Chaos) -> int:
         "leases given back or expired": sum(lease.how in ("lease.released", "lease.expired") for lease in leases),
         "Pods made": pods_made(audit),
         "DELETEs by the supervisors": sum(deletion.user.endswith(ACCOUNT) for deletion in deletions),
-        "workers with work that a supervisor ended": len(found),
+        "workers with work that a supervisor ended": len({one.deletion.worker for one in found}),
         "Pods left over": len(site.pods()),
         "calls by the supervisors": sum(str(one["user"]["username"]).endswith(ACCOUNT) for one in audit),
         "causes of death": dict(Counter(str(death["cause"]) for death in site.deaths().values())),

@@ -58,7 +58,7 @@ def test_a_pod_of_that_name_which_is_not_ours_is_left_alone_and_another_name_tak
     assert len(fake.pods()) == 2
     bench.runtime.drain(handle.worker)
     bench.exits()
-    assert [pod["metadata"]["name"] for pod in fake.pods()] == [taken]
+    eventually(lambda: [pod["metadata"]["name"] for pod in fake.pods()] == [taken])
 
 
 def test_an_apiserver_that_is_away_ends_nobody_and_its_gap_is_told_once(

@@ -312,17 +312,19 @@ class PodRegistry:
     def request(self, worker: str, what: ExitRequest, *, is_allowed: bool = True) -> None:
         """Request a worker's end; no effect on an unknown one. A repeated kill is sent again.
 
-        `is_allowed`: we lead as we ask.
+        `is_allowed`: we lead as we ask. A standby's request has no effect, not even later: the leader may have given
+        that worker work meanwhile.
         """
         with self._changed:
             member = self._members.get(worker)
             if member is None or _URGENCY[what] < _URGENCY[member.requested]:
                 return
+            if not (is_allowed or member.is_allowed):
+                return
             sent = "" if what == "kill" else member.sent
             if what == "drain" and member.state is not None and member.state.is_leaving:
                 sent = "drain"  # it is told already
-            allowed = is_allowed or member.is_allowed
-            self._set(worker, requested=what, sent=sent, sent_at=NEVER, is_allowed=allowed)
+            self._set(worker, requested=what, sent=sent, sent_at=NEVER, is_allowed=True)
 
     def undelivered(self, *, now: Monotonic) -> list[str]:
         """Return the workers to which a request is to be sent, or sent again; each is taken as sent now."""

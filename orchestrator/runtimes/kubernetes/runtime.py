@@ -340,12 +340,12 @@ class KubernetesRuntime(WorkersElsewhere):
         return renamed
 
     def _send(self, worker: str) -> None:
-        """Delete a worker's Pod as was requested, if that may be done now; else `reap` has it tried again."""
+        """Delete a worker's Pod as was requested; `reap` has it tried again where it could not be said."""
         member, api = self._registry.get(worker), self._watch.api
         if member is None or api is None or member.requested == member.sent:
             return
         what = member.requested
-        if not self._pace.wait(self._closed) or not (member.is_allowed or self._may_act()):
+        if not self._pace.wait(self._closed):
             return
         grace = KILL_GRACE_SECONDS if what == "kill" else None
         try:
