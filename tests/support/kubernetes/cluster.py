@@ -51,13 +51,16 @@ class Cluster:
         self._http = urllib3.PoolManager(ca_certs=access.authority or None, timeout=CALL_SECONDS, retries=False)
 
     def call(self, method: str, path: str, body: Json | None = None, *, kind: str = "application/json") -> Json:
-        """Return the answer to a call. Raises `RefusedError`."""
+        """Return the answer to a call. Raises `RefusedError`, and `ConnectionError` while nothing answers."""
         headers = {"Content-Type": kind, "Accept": "application/json"}
         if self.access.token:
             headers["Authorization"] = f"Bearer {self.access.token}"
-        answer = self._http.request(
-            method, self.access.url + path, body=None if body is None else json.dumps(body), headers=headers
-        )
+        try:
+            answer = self._http.request(
+                method, self.access.url + path, body=None if body is None else json.dumps(body), headers=headers
+            )
+        except urllib3.exceptions.HTTPError as error:
+            raise ConnectionError(str(error)) from error
         content: Json = json.loads(answer.data) if answer.data.startswith(b"{") else {"text": answer.data.decode()}
         if not 200 <= answer.status < 300:
             raise RefusedError(answer.status, content)
