@@ -362,6 +362,7 @@ def test_nobody_elses_pod_is_touched(bench: PodBench) -> None:
     bench.runtime.kill("a-stranger")
     bench.stage.end(handle.worker)
     bench.exits()
+    bench.stage.remove(handle.worker)
     eventually(lambda: [pod["metadata"]["name"] for pod in bench.stage.pods()] == ["a-stranger"])
 
 

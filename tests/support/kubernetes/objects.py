@@ -144,6 +144,8 @@ class Objects:
             self.forgotten = self._numbers[self._version]
 
     def _goes_at_once(self, pod: Json, grace_seconds: int | None) -> bool:
+        if grace_seconds is None and "deletionTimestamp" in pod["metadata"]:
+            return False  # it leaves already, and its node will say when it has gone
         return grace_seconds == 0 or not pod["spec"].get("nodeName") or pod["status"].get("phase") in ENDED
 
     def _remove(self, key: Key) -> None:
