@@ -108,6 +108,8 @@ def line(one: Outcome) -> str:
     )
     shown = "".join(f"{seconds * 1000:7.1f}" for seconds in parts)
     told = f"{shown}  {one.status:3}  {request.role or 'nobody':9}{request.door}  {request.kind}"
+    if pause.beside:
+        told += f"  (beside {pause.beside})"
     return f"{told}\n        {pause.where}" if pause.where else told
 
 

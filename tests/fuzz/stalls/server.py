@@ -41,7 +41,8 @@ class Pause:
 
     Args:
         own_seconds: processor time of the loop's thread, of which `collecting_seconds` were the garbage collector's.
-        lock_seconds: other threads ran meanwhile.
+        lock_seconds: other threads of Python's ran meanwhile, most of all `beside`.
+        unlocked_seconds: threads that know no Python ran meanwhile.
         waited_seconds: nobody of this process ran: the loop waited for the kernel.
         late_seconds: all in all, with what a busy machine took away.
     """
@@ -52,6 +53,8 @@ class Pause:
     late_seconds: float = 0.0
     collecting_seconds: float = 0.0
     where: str = ""
+    beside: str = ""
+    unlocked_seconds: float = 0.0
     resident_bytes: int = 0
     malloc_bytes: int = 0
     free_bytes: int = 0
