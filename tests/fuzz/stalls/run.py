@@ -278,13 +278,14 @@ def _on_one_connection() -> Iterator[Request]:
 
 def _over_grpc(chance: Random) -> Iterator[Request]:
     """Yield connections and calls for gRPC: everything that is a stranger's, and calls of a role."""
-    for kind, data in http2.floods().items():
-        yield Request("gRPC", "", kind, "HTTP/2", "", body=http2.opening() + data)
+    for more, opening in http2.openings().items():
+        for kind, data in http2.floods().items():
+            yield Request("gRPC", "", f"{kind}{more}", "HTTP/2", "", body=opening + data)
     role = chance.choice(ROLES)
     known = (("authorization", f"Bearer {TOKENS[role]}"),)
     for kind, data in http2.floods(known).items():
         if chance.random() < 0.3:
-            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.opening() + data)
+            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.openings()[""] + data)
     for caller, size in ((role, MIB - 4_096), ("admin", chance.choice(SIZES))):
         known = (("authorization", f"Bearer {TOKENS[caller]}"),)
         for kind, message in http2.messages(size).items():

@@ -185,13 +185,13 @@ def a_probed_server() -> Iterator[ProbedServer]:
             yield server
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
             os.close(write_asked)
             os.close(read_told)
 
 
 def _await_start(server: ProbedServer) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         assert server.process.poll() is None, server.log.read_text()
         with suppress(OSError):
