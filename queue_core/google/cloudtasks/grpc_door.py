@@ -19,9 +19,9 @@ from typing import Final, cast
 from queue_core.google.cloudtasks.grpc_opening import Opening, OpeningError
 from queue_core.server.base.options import GrpcOptions, GrpcTls
 
-HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKE_SECONDS: Final = 10
 """Seconds for the handshake of TLS."""
-GOODBYE_SECONDS: Final = 5.0
+GOODBYE_SECONDS: Final = 5
 """Seconds that a client has to take the last answers, and to answer the end of its connection."""
 BACKLOG: Final = 512
 """Connections that wait to be accepted."""

@@ -3,8 +3,8 @@
 A pause is the time by which a tick of the loop comes late, in parts: the processor time of the loop's own thread (what
 the garbage collector took of it is known too), then as much as other threads of Python's ran meanwhile, as they may
 have had the interpreter's lock, then what is left, for which it waited for the kernel. Threads that know no Python, as
-gRPC's, never have that lock: what they ran is told, and is no part of it. The time for which the loop's thread was ready
-and had no processor is what a busy machine takes away: it does not count.
+gRPC's, never have that lock: what they ran is told, and is no part of it. The time for which the loop's thread was
+ready and had no processor is what a busy machine takes away: it does not count.
 """
 
 import asyncio
