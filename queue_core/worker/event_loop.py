@@ -220,6 +220,7 @@ class HandlerEventLoop:
                 self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it continues")
 
     def _fail_whatever_happens(self, error: BaseException, invocation: Invocation | None = None) -> None:
+        self._lifecycle.spare.give()
         try:
             self._fail(error, invocation)
         except BaseException:  # noqa: BLE001  there is no memory to say more
@@ -359,12 +360,14 @@ class HandlerEventLoop:
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name)
             outcome = invocation.returned(returned)
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the loop goes on
+            self._lifecycle.spare.give()
             if self._lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
             outcome = invocation.failed(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
         self._invocations.pop(invocation, None)
         on_done(invocation, outcome)
+        self._lifecycle.memory_is_back()
 
     async def _unwind(self) -> None:
         running = tuple(self._running)

@@ -17,6 +17,7 @@ from queue_core.attempts.redaction import redacted_traceback
 from queue_core.clock import Clock
 from queue_core.worker import events
 from queue_core.worker.settings import WorkerSettings, recycle_reason
+from queue_core.worker.spare_address_space import SpareAddressSpace
 
 EXIT_OK: Final = 0
 EXIT_CHILD_FAILED: Final = 1
@@ -73,6 +74,7 @@ class WorkerLifecycle:
         self.clock = clock
         self.log = log
         self.forks = Forks(log)
+        self.spare = SpareAddressSpace()
         self.started_at = clock.monotonic()
         self.ending = Event()
         """Set when the worker leases no more and finishes its running handlers."""
@@ -106,6 +108,7 @@ class WorkerLifecycle:
         The traceback is logged as text: a log that renders exceptions itself may show payloads and tokens in variables.
         A thread that fails because a handler has changed the process's user is not the reason.
         """
+        self.spare.give()
         try:
             self.check_user()
             self.log.error(events.WORKER_FAILED, thread=thread, traceback=redacted_traceback(error))
@@ -114,6 +117,15 @@ class WorkerLifecycle:
         self.end_whatever_happens(
             lambda: LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL)
         )
+
+    def memory_is_back(self) -> None:
+        """End the worker if what a failure was given to be recorded with can't be kept back again: none is left."""
+        if not self.spare.take():
+            self.end_whatever_happens(
+                lambda: LifecycleEnd(
+                    events.WORKER_FAILED, "a handler keeps all the memory that the process may have", EXIT_INTERNAL
+                )
+            )
 
     def end_whatever_happens(self, ending: Callable[[], LifecycleEnd]) -> None:
         """End the worker; where there is no memory left even for that, end the process."""
