@@ -1,4 +1,4 @@
-"""What a connection for gRPC sends first: calls are held until the client has taken up the limits of the server. Pure.
+"""Opening: the first frames of a connection for gRPC, whose calls are held until the client has taken up the limits. Pure.
 
 gRPC keeps its limit for a call's metadata, of 16 KiB, only from the moment at which the client has acknowledged its
 settings; until then HTTP/2's own holds, of 16 MiB: half a million fields in 500 KB, by anyone (ADR 134).

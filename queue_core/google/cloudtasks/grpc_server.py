@@ -21,8 +21,8 @@ from queue_core.clock import MICROSECONDS, SystemClock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.google.cloudtasks.call import Values
 from queue_core.google.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
-from queue_core.google.cloudtasks.grpc_door import GrpcDoor
 from queue_core.google.cloudtasks.grpc_messages import SWEEP_SECONDS, Arrivals, check_size
+from queue_core.google.cloudtasks.grpc_relay import GrpcRelay
 from queue_core.google.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.google.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
 from queue_core.process.descriptors import file_limit, max_grpc_connections_for
@@ -127,14 +127,14 @@ class GrpcListener:
         """Bind the listener. Raises `ListenError`."""
         self._api = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._door = self._bind(options)
+        self._relay = self._bind(options)
         self._arrivals = Arrivals(core.options.max_body_bytes, threads=THREADS, now=SystemClock().monotonic)
         self._sweep: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
-            interceptors=(_AuthInterceptor(core.authorizer, GrpcGuesses(), self._door.peer_of),),
+            interceptors=(_AuthInterceptor(core.authorizer, GrpcGuesses(), self._relay.peer_of),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
                 ("grpc.max_metadata_size", MAX_METADATA_BYTES // 2),  # from here on some calls are refused
@@ -149,17 +149,17 @@ class GrpcListener:
             handlers = {name: self._handler(METHODS[name]) for name in methods}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
         try:
-            self._server.add_insecure_port(f"unix:{self._door.inner}")
+            self._server.add_insecure_port(f"unix:{self._relay.inner}")
         except RuntimeError as error:
-            self._door.close()
+            self._relay.close()
             self._threads.shutdown()
-            raise ListenError(f"can't listen on {self._door.inner} for gRPC: is TMPDIR a long path?") from error
-        self.address = f"{_bracketed(options.host)}:{self._door.port}"
+            raise ListenError(f"can't listen on {self._relay.inner} for gRPC: is TMPDIR a long path?") from error
+        self.address = f"{_bracketed(options.host)}:{self._relay.port}"
 
     @staticmethod
-    def _bind(options: GrpcOptions) -> GrpcDoor:
+    def _bind(options: GrpcOptions) -> GrpcRelay:
         try:
-            return GrpcDoor(options, most=max_grpc_connections_for(file_limit()))
+            return GrpcRelay(options, most=max_grpc_connections_for(file_limit()))
         except OSError as error:
             raise ListenError(
                 f"can't listen on {_bracketed(options.host)}:{options.port} for gRPC: {error.strerror or error}; "
@@ -172,7 +172,7 @@ class GrpcListener:
         if options.tls is None:
             return
         try:
-            self._door.renew(options.tls)
+            self._relay.renew(options.tls)
         except OSError as error:
             raise InvalidSettingError(f"the certificate for gRPC: {error.strerror or error}") from error
 
@@ -180,7 +180,7 @@ class GrpcListener:
         """Start serving; call it in the server's event loop."""
         self._loop = asyncio.get_running_loop()
         self._server.start()
-        self._door.start(self._loop)
+        self._relay.start(self._loop)
         self._look_at_arrivals()
 
     def _look_at_arrivals(self) -> None:
@@ -193,10 +193,10 @@ class GrpcListener:
         if self._sweep is not None:
             self._sweep.cancel()
         loop = asyncio.get_running_loop()
-        await self._door.stop()
+        await self._relay.stop()
         stopped = self._server.stop(STOP_SECONDS)
         await loop.run_in_executor(None, stopped.wait, STOP_SECONDS)
-        self._door.close()  # gRPC waits for clients that don't say goodbye
+        self._relay.close()  # gRPC waits for clients that don't say goodbye
         await loop.run_in_executor(None, stopped.wait)
         self._threads.shutdown(wait=False)
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("grpc")
 
-from queue_core.google.cloudtasks.grpc_door import GrpcDoor
 from queue_core.google.cloudtasks.grpc_opening import MAX_FRAME_BYTES, MAX_FRAMES, MAX_HELD_BYTES, Opening, OpeningError
+from queue_core.google.cloudtasks.grpc_relay import GrpcRelay
 from queue_core.google.cloudtasks.grpc_server import MAX_METADATA_BYTES
 from queue_core.server.base.options import AccessToken, GrpcOptions, ServeOptions
 from queue_core.server.server import ServerThread
@@ -207,17 +207,17 @@ def test_more_connections_than_there_is_room_for_are_closed_and_room_is_given_ba
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        door = GrpcDoor(GrpcOptions(), most=2)
-        own = await loop.create_unix_server(Inner, str(door.inner))
-        door.start(loop)
-        kept = [await asyncio.open_connection("127.0.0.1", door.port) for _ in range(2)]
-        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        relay = GrpcRelay(GrpcOptions(), most=2)
+        own = await loop.create_unix_server(Inner, str(relay.inner))
+        relay.start(loop)
+        kept = [await asyncio.open_connection("127.0.0.1", relay.port) for _ in range(2)]
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
         with suppress(ConnectionError):
             assert await reader.read() == b""
         writer.close()
         kept[0][1].close()
         while True:  # until the place is free
-            reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.port)
             writer.write(PREFACE + PLAIN)
             try:
                 await asyncio.wait_for(reader.read(), 0.2)
@@ -227,11 +227,11 @@ def test_more_connections_than_there_is_room_for_are_closed_and_room_is_given_ba
                 continue
             finally:
                 writer.close()
-        await door.stop()
-        door.close()
+        await relay.stop()
+        relay.close()
         own.close()
         kept[1][1].close()
         await asyncio.gather(*ended)
-        assert not door.inner.parent.exists()
+        assert not relay.inner.parent.exists()
 
     asyncio.run(asyncio.wait_for(run(), LATE_SECONDS))

@@ -1,4 +1,4 @@
-"""GrpcDoor: the address at which gRPC is served. It hands each connection on to gRPC's own server, once it may begin.
+"""GrpcRelay: the address at which gRPC is served. It hands each connection on to gRPC's own server, once it may begin.
 
 gRPC listens on a Unix socket in a folder that is this user's alone. What a connection sends first goes through
 `Opening`; TLS ends here, as what is encrypted can't be looked at (ADR 134).
@@ -27,7 +27,7 @@ BACKLOG: Final = 512
 """Connections that wait to be accepted."""
 
 
-class GrpcDoor:
+class GrpcRelay:
     """A socket that is bound, and the connections through it. All but `renew` and `peer_of` is the loop's."""
 
     def __init__(self, options: GrpcOptions, *, most: int) -> None:
@@ -140,8 +140,8 @@ class _Side(asyncio.Protocol):
 class _Caller(_Side):
     """The side of a client."""
 
-    def __init__(self, door: GrpcDoor, loop: asyncio.AbstractEventLoop) -> None:
-        self._door = door
+    def __init__(self, relay: GrpcRelay, loop: asyncio.AbstractEventLoop) -> None:
+        self._relay = relay
         self._loop = loop
         self._opening = Opening()
         self.number = ""
@@ -149,12 +149,12 @@ class _Caller(_Side):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self.is_counted and not self._door.enter(self):
+        if not self.is_counted and not self._relay.enter(self):
             self.cut()
             return
         assert self.transport is not None
         self.transport.pause_reading()
-        self._door.lead_in(self, _peer(transport.get_extra_info("peername")))
+        self._relay.lead_in(self, _peer(transport.get_extra_info("peername")))
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -170,7 +170,7 @@ class _Caller(_Side):
         self.transport = None
         if self.other is not None and self.other.transport is not None:
             self.other.transport.abort()
-        self._door.leave(self)
+        self._relay.leave(self)
 
     def end(self) -> None:
         """End the connection after what is left to send."""
@@ -211,7 +211,7 @@ class _TlsCaller(SSLProtocol):
             ssl_handshake_timeout=HANDSHAKE_SECONDS,
             ssl_shutdown_timeout=GOODBYE_SECONDS,
         )
-        self._above, self._counted_at = above, above._door  # noqa: SLF001 - one module
+        self._above, self._counted_at = above, above._relay  # noqa: SLF001 - one module
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of a socket
         self._above.is_counted = True
