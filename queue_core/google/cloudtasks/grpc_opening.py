@@ -1,4 +1,4 @@
-"""Opening: the first frames of a connection for gRPC, whose calls are held until the client has taken up the limits. Pure.
+"""Opening: the first frames of a gRPC connection; calls are held until the client has taken up the limits. Pure.
 
 gRPC keeps its limit for a call's metadata, of 16 KiB, only from the moment at which the client has acknowledged its
 settings; until then HTTP/2's own holds, of 16 MiB: half a million fields in 500 KB, by anyone (ADR 134).
