@@ -5,11 +5,12 @@ Nothing here raises, whatever the exception is, and nothing takes longer than `R
 
 import sys
 import traceback
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import copy_context
 from itertools import islice
-from threading import Thread
+from threading import Event
 from types import TracebackType
 from typing import Final, cast
 
@@ -33,7 +34,7 @@ _READ_BY_SLOT: Final = (BaseException.__dict__["__str__"], KeyError.__dict__["__
 """What makes the text of most exceptions, by their arguments alone."""
 _CAUSE_LINE: Final = "\nThe above exception was the direct cause of the following exception:\n\n"
 _CONTEXT_LINE: Final = "\nDuring handling of the above exception, another exception occurred:\n\n"
-_hanging: dict[type, Thread] = {}
+_hanging: dict[type, Event] = {}
 """Classes whose text is being made still, in a thread that nobody waits for any more."""
 
 
@@ -222,23 +223,34 @@ def _made(make: Callable[[], str]) -> str:
 
 def _made_in_time(kind: type, make: Callable[[], str]) -> str:
     """Make a text in a thread of its own, and leave it after `READ_SECONDS`."""
-    for each, thread in list(_hanging.items()):
-        if not thread.is_alive():
+    for each, ended in list(_hanging.items()):
+        if ended.is_set():
             _hanging.pop(each, None)
     if kind in _hanging or len(_hanging) >= MAX_HANGING:
         return "(its text can't be made: an earlier one hangs)"
     made: list[str] = []
+    begun, ended = Event(), Event()
     context = copy_context()
-    thread = Thread(target=lambda: made.append(context.run(_made, make)), name="towline-error-text", daemon=True)
+
+    def work() -> None:
+        begun.set()
+        try:
+            made.append(context.run(_made, make))
+        finally:
+            ended.set()
+
     try:
-        thread.start()
-        thread.join(READ_SECONDS)
+        # `Thread.start` waits without a bound for a thread that has no memory to begin.
+        start_new_thread(work, ())
+        ended.wait(READ_SECONDS)
     except BaseException as failed:  # noqa: BLE001  no thread can be started, or there is no memory
         return f"(its text can't be made: {name_of(type(failed))})"
-    if not made:
-        _hanging[kind] = thread
-        return f"(its text can't be made: it took longer than {READ_SECONDS:g} s)"
-    return made[0]
+    if made:
+        return made[0]
+    if not begun.is_set() or ended.is_set():
+        return "(its text can't be made: there is no memory)"
+    _hanging[kind] = ended
+    return f"(its text can't be made: it took longer than {READ_SECONDS:g} s)"
 
 
 def _read(of: type, attribute: str, kind: type) -> str:

@@ -10,7 +10,9 @@ MIN_CONNECTIONS: Final = 16
 MIN_SPARE_FILES: Final = 64
 """Descriptors left for the store, workers and logs, at least; a quarter of all where that is more."""
 MAX_GRPC_CONNECTIONS: Final = 1_000
-"""Connections of a gRPC listener, at most; it has an eighth of those of the process."""
+"""Connections of a gRPC listener, at most; it has a quarter of the process's descriptors for them."""
+FILES_PER_GRPC_CONNECTION: Final = 3
+"""Its socket, and both ends of the one that leads on to gRPC's own server."""
 
 
 def max_connections_for(files: int) -> int:
@@ -19,8 +21,8 @@ def max_connections_for(files: int) -> int:
 
 
 def max_grpc_connections_for(files: int) -> int:
-    """Return how many of them a gRPC listener takes."""
-    return min(MAX_GRPC_CONNECTIONS, max_connections_for(files) // 8)
+    """Return how many a gRPC listener takes."""
+    return min(MAX_GRPC_CONNECTIONS, max_connections_for(files) // (4 * FILES_PER_GRPC_CONNECTION))
 
 
 def file_limit() -> int:

@@ -22,7 +22,12 @@ from queue_core.clock import Clock
 from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.events import EventLog
 from queue_core.log import get_logger
-from queue_core.process.descriptors import file_limit, max_connections_for, max_grpc_connections_for
+from queue_core.process.descriptors import (
+    FILES_PER_GRPC_CONNECTION,
+    file_limit,
+    max_connections_for,
+    max_grpc_connections_for,
+)
 from queue_core.process.own_terminal import OwnTerminal
 from queue_core.process.sd_notify import ServiceManager
 from queue_core.server.app import ServerApp
@@ -346,7 +351,7 @@ class QueueServer:
         """Serve until `stop`; returns when every answer is written and every thread has ended."""
         most = max_connections_for(file_limit())
         if self._grpc is not None:
-            most -= max_grpc_connections_for(file_limit())
+            most -= FILES_PER_GRPC_CONNECTION * max_grpc_connections_for(file_limit())
         connections = Connections(asyncio.get_running_loop().time, most=most)
         connections.in_flight.most = budget_bytes(self._options.max_body_bytes)
         connections.caller_of = self.core.authorizer.known_caller

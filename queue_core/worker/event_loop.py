@@ -210,14 +210,26 @@ class HandlerEventLoop:
                 self._loop.run_forever()
                 self._lifecycle.forks.end_child(handler=", ".join(self.running()))
             except (SystemExit, KeyboardInterrupt) as error:
-                self._fail(error)
+                self._fail_whatever_happens(error)
             except BaseException as error:  # noqa: BLE001  the top of a thread: it must not end unnoticed
-                self._fail(error)
+                self._fail_whatever_happens(error)
                 return
             else:
                 if self._end is not None:
                     return
                 self._lifecycle.log.warning(events.LOOP_STOPPED, reason="a handler called stop() on it; it continues")
+
+    def _fail_whatever_happens(self, error: BaseException, invocation: Invocation | None = None) -> None:
+        self._lifecycle.spare.give()
+        try:
+            self._fail(error, invocation)
+        except BaseException:  # noqa: BLE001  there is no memory to say more
+            self._is_lost = True
+            self._lifecycle.end_whatever_happens(
+                lambda: LifecycleEnd(
+                    events.LOOP_FAILED, "the event loop of async handlers ended", EXIT_LOOP_ENDED, urgency="release"
+                )
+            )
 
     def _fail(self, error: BaseException, invocation: Invocation | None = None) -> None:
         invocation = invocation or _invocation_of(error)
@@ -289,6 +301,12 @@ class HandlerEventLoop:
         self._has_responded = True
 
     def _begin(self, invocation: Invocation, on_done: OnDone) -> None:
+        try:
+            self._create_task(invocation, on_done)
+        except BaseException as error:  # noqa: BLE001  there is no memory: asyncio would log it and go on without the call
+            self._fail_whatever_happens(error, invocation)
+
+    def _create_task(self, invocation: Invocation, on_done: OnDone) -> None:
         # A plain handler's thread, or a handler that blocked this loop, may have let the leases end.
         outcome = invocation.not_begun() if invocation.remaining() else InvocationFailed(())
         if outcome is not None:
@@ -307,7 +325,7 @@ class HandlerEventLoop:
         invocation = self._running.pop(task, None)
         self._cancelled.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:  # its outcome was not recorded
-            self._fail(error, invocation)
+            self._fail_whatever_happens(error, invocation)
 
     def _cancel(self, task: "asyncio.Task[None]") -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs in it
@@ -342,12 +360,14 @@ class HandlerEventLoop:
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name)
             outcome = invocation.returned(returned)
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the loop goes on
+            self._lifecycle.spare.give()
             if self._lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
             outcome = invocation.failed(error, now=self._lifecycle.clock.monotonic(), log=self._lifecycle.log)
             self._lifecycle.forks.end_child(handler=invocation.handler.display_name, error=error)
         self._invocations.pop(invocation, None)
         on_done(invocation, outcome)
+        self._lifecycle.memory_is_back()
 
     async def _unwind(self) -> None:
         running = tuple(self._running)

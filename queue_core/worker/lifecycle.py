@@ -12,10 +12,12 @@ from typing import Final, Literal
 
 from structlog.typing import FilteringBoundLogger
 
+from queue_core.attempts.error_text import without_traceback
 from queue_core.attempts.redaction import redacted_traceback
 from queue_core.clock import Clock
 from queue_core.worker import events
 from queue_core.worker.settings import WorkerSettings, recycle_reason
+from queue_core.worker.spare_address_space import SpareAddressSpace
 
 EXIT_OK: Final = 0
 EXIT_CHILD_FAILED: Final = 1
@@ -50,6 +52,11 @@ class LifecycleEnd:
     urgency: Literal["finish", "drain", "release"] = "drain"
 
 
+_STDERR: Final = 2
+_NO_MEMORY: Final = b"towline: a worker has no memory left to end in order; it ends now\n"
+"""Made in advance: there is none for it then."""
+
+
 class WorkerLifecycle:
     """State of one worker from start to exit. Methods are thread-safe; `request_end` also fits a signal handler."""
 
@@ -67,6 +74,7 @@ class WorkerLifecycle:
         self.clock = clock
         self.log = log
         self.forks = Forks(log)
+        self.spare = SpareAddressSpace()
         self.started_at = clock.monotonic()
         self.ending = Event()
         """Set when the worker leases no more and finishes its running handlers."""
@@ -100,9 +108,32 @@ class WorkerLifecycle:
         The traceback is logged as text: a log that renders exceptions itself may show payloads and tokens in variables.
         A thread that fails because a handler has changed the process's user is not the reason.
         """
-        self.check_user()
-        self.log.error(events.WORKER_FAILED, thread=thread, traceback=redacted_traceback(error))
-        self.end(LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL))
+        self.spare.give()
+        try:
+            self.check_user()
+            self.log.error(events.WORKER_FAILED, thread=thread, traceback=redacted_traceback(error))
+        except BaseException:  # noqa: BLE001  there is no memory: the worker ends all the same
+            without_traceback(error)  # what its frames hold may be all the memory there is
+        self.end_whatever_happens(
+            lambda: LifecycleEnd(events.WORKER_FAILED, f"an internal error in its {thread}", EXIT_INTERNAL)
+        )
+
+    def memory_is_back(self) -> None:
+        """End the worker if what a failure was given to be recorded with can't be kept back again: none is left."""
+        if not self.spare.take():
+            self.end_whatever_happens(
+                lambda: LifecycleEnd(
+                    events.WORKER_FAILED, "a handler keeps all the memory that the process may have", EXIT_INTERNAL
+                )
+            )
+
+    def end_whatever_happens(self, ending: Callable[[], LifecycleEnd]) -> None:
+        """End the worker; where there is no memory left even for that, end the process."""
+        try:
+            self.end(ending())
+        except BaseException:  # noqa: BLE001  a worker that can't be told to end would look alive and do nothing
+            os.write(_STDERR, _NO_MEMORY)
+            os._exit(EXIT_INTERNAL)
 
     def wake(self) -> None:
         """Wake the main thread: a handler or thread has finished."""

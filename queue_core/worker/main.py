@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 from structlog.typing import FilteringBoundLogger
 
+from queue_core.attempts.error_text import without_traceback
 from queue_core.attempts.redaction import redacted, redacted_traceback
 from queue_core.client.connect import SERVER_SCHEMES
 from queue_core.client.http.caller import Retries
@@ -125,6 +126,7 @@ def _work(
         if queues is not None:
             queues.close()
         return EXIT_UNREACHABLE if isinstance(error, StoreUnavailableError) else EXIT_MISCONFIGURED
+    exit_bound = ExitBound(log)
     try:
         with app.bound_to(queues), _presence(runner, queues, settings):
             code = _run(runner, log)
@@ -132,12 +134,12 @@ def _work(
         _log_refusal(error, log)
         code = EXIT_MISCONFIGURED
     except Exception as error:  # noqa: BLE001  the top of the process
-        log.error(events.WORKER_FAILED, thread="main", traceback=redacted_traceback(error))  # noqa: TRY400
+        _log_failure(error, log, thread="main")
         code = EXIT_INTERNAL
     if runner.is_abandoned:
         # A thread can't be killed, and its tasks may already be leased by another worker.
         exit_now(code, log=log)
-    exit_within(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code, log=log)
+    exit_bound.begin(max(SHORTEST_EXIT_SECONDS, runner.grace_left_seconds()), code=code)
     queues.close()
     return code
 
@@ -231,21 +233,34 @@ def _watched(runner: Runner, log: FilteringBoundLogger) -> int:
     try:
         code = runner.run()
     except BaseException as error:  # noqa: BLE001  the top of a thread: without it nobody would end the worker
-        log.error(events.WORKER_FAILED, thread="watch", traceback=redacted_traceback(error))  # noqa: TRY400
+        _log_failure(error, log, thread="watch")
         exit_now(EXIT_INTERNAL, log=log)
     if runner.is_abandoned:
         exit_now(code, log=log)
     return code
 
 
-def exit_within(seconds: float, *, code: int, log: FilteringBoundLogger) -> None:
-    """Let the interpreter exit, which waits for threads and pools; after `seconds` call `exit_now`."""
+class ExitBound:
+    """Lets the interpreter exit, which waits for threads and pools, for some time only.
 
-    def cut() -> None:
-        threading.Event().wait(seconds)
-        exit_now(code, log=log)
+    Its thread is there from the start: where a handler has taken all memory, none can be started.
+    """
 
-    threading.Thread(target=cut, name="towline-exit", daemon=True).start()
+    def __init__(self, log: FilteringBoundLogger) -> None:
+        self._log = log
+        self._begun = threading.Event()
+        self._seconds, self._code = 0.0, EXIT_INTERNAL
+        Thread(target=self._cut, name="towline-exit", daemon=True).start()
+
+    def begin(self, seconds: float, *, code: int) -> None:
+        """Call `exit_now` with this code after `seconds`, unless the process has ended by then."""
+        self._seconds, self._code = seconds, code
+        self._begun.set()
+
+    def _cut(self) -> None:
+        self._begun.wait()
+        threading.Event().wait(self._seconds)
+        exit_now(self._code, log=self._log)
 
 
 def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
@@ -253,6 +268,13 @@ def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
 
     The handlers end before the children do: one that waits for a child would take its end for a result.
     """
+    try:
+        _say_goodbye(code, log)
+    finally:  # also where there is no memory to say anything
+        os._exit(code)
+
+
+def _say_goodbye(code: int, log: FilteringBoundLogger) -> None:
     threads, children = _threads(), _children()
     if threads or children:
         log.warning(
@@ -266,7 +288,13 @@ def exit_now(code: int, *, log: FilteringBoundLogger) -> NoReturn:
             stream.flush()
     if children:
         become_last_program(code, [child.pid for child in children])
-    os._exit(code)
+
+
+def _log_failure(error: BaseException, log: FilteringBoundLogger, *, thread: str) -> None:
+    try:
+        log.error(events.WORKER_FAILED, thread=thread, traceback=redacted_traceback(error))
+    except BaseException:  # noqa: BLE001  there is no memory: the worker ends all the same
+        without_traceback(error)
 
 
 def _threads() -> list[str]:

@@ -204,6 +204,7 @@ class ThreadExecutor:
         else:
             client.finish(outcome)
         self._context.lifecycle.record_done(len(invocation.tasks))
+        self._context.lifecycle.memory_is_back()
 
     def _outcome(self, invocation: Invocation) -> Outcome:
         if invocation.handler.is_async and self._loop is not None:
@@ -214,6 +215,7 @@ class ThreadExecutor:
             lifecycle.forks.end_child(handler=name)
             return invocation.returned(value)
         except BaseException as error:  # noqa: BLE001  an exception of a handler is its own failure; the thread goes on
+            lifecycle.spare.give()
             if lifecycle.forks.is_child() and isinstance(error, SystemExit):
                 lifecycle.forks.end_child(handler=name, error=error)
             outcome = invocation.failed(error, now=lifecycle.clock.monotonic(), log=lifecycle.log)

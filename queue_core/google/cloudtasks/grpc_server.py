@@ -18,14 +18,15 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from queue_core.clock import MICROSECONDS, SystemClock
-from queue_core.errors import ListenError
+from queue_core.errors import InvalidSettingError, ListenError
 from queue_core.google.cloudtasks.call import Values
 from queue_core.google.cloudtasks.failures import CloudTasksError, RpcStatus, failure_of
 from queue_core.google.cloudtasks.grpc_messages import SWEEP_SECONDS, Arrivals, check_size
+from queue_core.google.cloudtasks.grpc_relay import GrpcRelay
 from queue_core.google.cloudtasks.messages import MESSAGES, MessageField
 from queue_core.google.cloudtasks.methods import METHODS, CloudTasks, CloudTasksMethod
 from queue_core.process.descriptors import file_limit, max_grpc_connections_for
-from queue_core.server.base.options import GrpcOptions, GrpcTls
+from queue_core.server.base.options import GrpcOptions
 from queue_core.server.callers.auth import Authorizer, Headers, Principal, check_role
 from queue_core.server.http.connections import Connections
 from queue_core.server.state import ServerState
@@ -102,8 +103,10 @@ MAX_STREAMS = 100
 """Calls of one connection at a time: each has a window of bytes in memory before it is looked at. Clients wait."""
 CALL_SECONDS = 60.0
 """Longest time for one call; then it gets UNAVAILABLE."""
+MAX_METADATA_BYTES = 16 << 10
+"""The metadata of a call, with 32 bytes for each field. gRPC keeps this once the client has taken it up (ADR 134)."""
 HANDSHAKE_MILLISECONDS = 10_000
-"""Time for the handshake of a connection."""
+"""Time for a connection to begin, and to take up the limits of the server."""
 MAX_SLOWED_THREADS = 4
 """Threads in which the refusal of a token waits, at most."""
 STOP_SECONDS = 0.5
@@ -124,62 +127,60 @@ class GrpcListener:
         """Bind the listener. Raises `ListenError`."""
         self._api = CloudTasks(core)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._renewed: object = None
+        self._relay = self._bind(options)
         self._arrivals = Arrivals(core.options.max_body_bytes, threads=THREADS, now=SystemClock().monotonic)
         self._sweep: asyncio.TimerHandle | None = None
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="towline-grpc")
         self._server = grpc.server(
             self._threads,
             maximum_concurrent_rpcs=MAX_CALLS,
-            interceptors=(_AuthInterceptor(core.authorizer, GrpcGuesses()),),
+            interceptors=(_AuthInterceptor(core.authorizer, GrpcGuesses(), self._relay.peer_of),),
             options=[
                 ("grpc.max_receive_message_length", core.options.max_body_bytes),
-                ("grpc.so_reuseport", 0),
+                ("grpc.max_metadata_size", MAX_METADATA_BYTES // 2),  # from here on some calls are refused
+                ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
                 ("grpc.max_concurrent_streams", MAX_STREAMS),
-                ("grpc.max_allowed_incoming_connections", max_grpc_connections_for(file_limit())),
                 ("grpc.server_handshake_timeout_ms", HANDSHAKE_MILLISECONDS),
+                ("grpc.http2.settings_timeout", HANDSHAKE_MILLISECONDS),
             ],
         )
         names = METHODS.keys() - _ONLY_REST
         for service, methods in ((SERVICE, names - _OF_LOCATIONS), (LOCATIONS, names & _OF_LOCATIONS)):
             handlers = {name: self._handler(METHODS[name]) for name in methods}
             self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        self.address = f"{host}:{self._bind(host, options)}"
-
-    def _bind(self, host: str, options: GrpcOptions) -> int:
-        address = f"{host}:{options.port}"
         try:
-            if options.tls is None:
-                port = self._server.add_insecure_port(address)
-            else:
-                credentials = grpc.dynamic_ssl_server_credentials(_certificate(options.tls), self._take_renewed)
-                port = self._server.add_secure_port(address, credentials)
-        except RuntimeError:
-            port = 0
-        if not port:
+            self._server.add_insecure_port(f"unix:{self._relay.inner}")
+        except RuntimeError as error:
+            self._relay.close()
             self._threads.shutdown()
+            raise ListenError(f"can't listen on {self._relay.inner} for gRPC: is TMPDIR a long path?") from error
+        self.address = f"{_bracketed(options.host)}:{self._relay.port}"
+
+    @staticmethod
+    def _bind(options: GrpcOptions) -> GrpcRelay:
+        try:
+            return GrpcRelay(options, most=max_grpc_connections_for(file_limit()))
+        except OSError as error:
             raise ListenError(
-                f"can't listen on {address} for gRPC: is another server running there? "
+                f"can't listen on {_bracketed(options.host)}:{options.port} for gRPC: {error.strerror or error}; "
+                "is another server running there? "
                 "choose another port, or 0 for a free one; with TLS, check the certificate and its key"
-            )
-        assert isinstance(port, int)
-        return port
+            ) from error
 
     def renew(self, options: GrpcOptions) -> None:
-        """Serve the certificate of these options to connections that come from now on."""
-        if options.tls is not None:
-            self._renewed = _certificate(options.tls)
-
-    def _take_renewed(self) -> object:
-        """Return the certificate for a connection that is made, as gRPC asks for it; None: that of the one before."""
-        renewed, self._renewed = self._renewed, None
-        return renewed
+        """Serve the certificate of these options to connections that come from now on. Raises `InvalidSettingError`."""
+        if options.tls is None:
+            return
+        try:
+            self._relay.renew(options.tls)
+        except OSError as error:
+            raise InvalidSettingError(f"the certificate for gRPC: {error.strerror or error}") from error
 
     def start(self) -> None:
         """Start serving; call it in the server's event loop."""
         self._loop = asyncio.get_running_loop()
         self._server.start()
+        self._relay.start(self._loop)
         self._look_at_arrivals()
 
     def _look_at_arrivals(self) -> None:
@@ -191,8 +192,12 @@ class GrpcListener:
         """Let running calls finish for a moment, then stop; call it in the same loop."""
         if self._sweep is not None:
             self._sweep.cancel()
+        loop = asyncio.get_running_loop()
+        await self._relay.stop()
         stopped = self._server.stop(STOP_SECONDS)
-        await asyncio.get_running_loop().run_in_executor(None, stopped.wait)
+        await loop.run_in_executor(None, stopped.wait, STOP_SECONDS)
+        self._relay.close()  # gRPC waits for clients that don't say goodbye
+        await loop.run_in_executor(None, stopped.wait)
         self._threads.shutdown(wait=False)
 
     def _handler(self, method: CloudTasksMethod) -> object:
@@ -265,8 +270,8 @@ def _parsed(takes: type[Message], data: bytes) -> Message:
         raise CloudTasksError(RpcStatus.INTERNAL, f"this is no {takes.DESCRIPTOR.name}") from None
 
 
-def _certificate(tls: GrpcTls) -> object:
-    return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificates)])
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc has no types
@@ -275,9 +280,10 @@ class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ha
     The refusing handler takes a stream of messages, because gRPC calls such a handler before the first message arrives.
     """
 
-    def __init__(self, authorizer: Authorizer, guesses: "GrpcGuesses") -> None:
+    def __init__(self, authorizer: Authorizer, guesses: "GrpcGuesses", peer_of: Callable[[str], str]) -> None:
         self._authorizer = authorizer
         self._guesses = guesses
+        self._peer_of = peer_of
 
     def intercept_service(
         self,
@@ -296,7 +302,7 @@ class _AuthInterceptor(grpc.ServerInterceptor):  # type: ignore[misc]  # grpc ha
 
         def refuse(_messages: object, context: grpc.ServicerContext) -> None:
             if is_shown and failure.code is RpcStatus.UNAUTHENTICATED:
-                self._guesses.refused(context.peer())
+                self._guesses.refused(self._peer_of(context.peer()))
             context.abort(getattr(grpc.StatusCode, failure.code.name), failure.message)
 
         return grpc.stream_unary_rpc_method_handler(refuse)

@@ -38,9 +38,10 @@ def head(method: str, metadata: Sequence[tuple[str, str]] = ()) -> bytes:
     return b"".join(field(name.encode(), value.encode()) for name, value in whole)
 
 
-def opening() -> bytes:
-    """What a connection begins with."""
-    return PREFACE + frame(SETTINGS, 0, 0)
+def openings() -> Mapping[str, bytes]:
+    """What a connection may begin with: it takes up the limits of the server, or never does."""
+    plain = PREFACE + frame(SETTINGS, 0, 0)
+    return {"": plain + frame(SETTINGS, ACK, 0), ", limits not taken up": plain}
 
 
 def _streams(count: int = MANY) -> Iterator[int]:
@@ -80,6 +81,17 @@ def floods(metadata: Sequence[tuple[str, str]] = ()) -> Mapping[str, bytes]:
         "long metadata": _cut(call + field(b"x", b"y" * 60_000)),
         "much metadata": _cut(call + field(b"x", b"y") * 15_000),
         "metadata from the table": _cut(call + kept + b"\xbe" * 60_000),
+        "half a million fields": _cut(call + field(b"x", b"y", kind=0x40) + b"\xbe" * (5 * 10 * MANY)),
+        "most fields": _cut(call + field(b"x", b"y", kind=0x40) + b"\xbe" * 230),
+        "many heads of most fields": b"".join(
+            frame(HEADERS, END_HEADERS, stream, call + field(b"x", b"y", kind=0x40) + b"\xbe" * 230)
+            for stream in _streams(1_000)
+        ),
+        "many binary values": _cut(call + field(b"x-bin", b"////", kind=0x40) + b"\xbe" * 60_000),
+        "most binary values": _cut(call + field(b"x-bin", b"////" * 2, kind=0x40) + b"\xbe" * 180),
+        "a long binary value": _cut(call + field(b"x-bin", b"////" * 1_900)),
+        "binary without padding": _cut(call + field(b"x-bin", b"/" * 7_001)),
+        "binary that is none": _cut(call + field(b"x-bin", b"\xff=" * 3_500)),
         "names": _cut(call + b"".join(field(b"x%d" % number, b"") for number in range(7_000))),
         "binary metadata": _cut(call + field(b"x-bin", b"////" * 15_000)),
         "tokens": _cut(call + field(b"authorization", b"Bearer " + b"a" * 60_000)),

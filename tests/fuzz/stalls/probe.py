@@ -1,9 +1,10 @@
 """Runs a command of `towline` with a probe in each of its loops, and tells over a pipe how long one stood still.
 
 A pause is the time by which a tick of the loop comes late, in parts: the processor time of the loop's own thread (what
-the garbage collector took of it is known too), then as much as other threads of the process ran meanwhile, as they may
-have had the interpreter's lock, then what is left, for which it waited for the kernel. The time for which the loop's
-thread was ready and had no processor is what a busy machine takes away: it does not count.
+the garbage collector took of it is known too), then as much as other threads of Python's ran meanwhile, as they may
+have had the interpreter's lock, then what is left, for which it waited for the kernel. Threads that know no Python, as
+gRPC's, never have that lock: what they ran is told, and is no part of it. The time for which the loop's thread was
+ready and had no processor is what a busy machine takes away: it does not count.
 """
 
 import asyncio
@@ -15,10 +16,13 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from types import FrameType
 
 SCHEDULED = "/proc/thread-self/schedstat"
 """Of the thread that opens it: nanoseconds on a processor, nanoseconds for which it was ready and had none."""
+PROCESSOR_TIME = 6
+"""With the number of a thread, the clock of its processor time: `CPUCLOCK_PERTHREAD_MASK | CPUCLOCK_SCHED` of Linux."""
 TICK_SECONDS = 0.002
 LATE_SECONDS = 0.025
 """When a tick is so late, the stacks of all threads are kept."""
@@ -61,15 +65,17 @@ class Probe:
             return time.perf_counter(), own, time.process_time() - own, ready, self._collecting_seconds
 
         thread = threading.get_ident()
-        last, due = clocks(), time.perf_counter()
+        last, due, beside = clocks(), time.perf_counter(), thread_seconds(thread)
 
         def tick() -> None:
-            nonlocal last, due
+            nonlocal last, due, beside
             found = clocks()
             _, own, others, ready, collecting = (now - then for now, then in zip(found, last, strict=True))
             late = found[0] - due
             own = min(own, late)
-            lock = max(0.0, min(late - ready - own, others))
+            ran = {one: seconds - beside.get(one, 0.0) for one, seconds in thread_seconds(thread).items()}
+            of_python = min(others, sum(ran.values()))
+            lock = max(0.0, min(late - ready - own, of_python))
             if own + lock > self._held_seconds:
                 self._held_seconds = own + lock
                 self._longest = {
@@ -79,9 +85,11 @@ class Probe:
                     "late_seconds": late,
                     "collecting_seconds": collecting,
                     "where": self._stacks.get(thread, ""),
+                    "beside": f"{max(ran, key=ran.__getitem__)[1]}" if of_python > own else "",
+                    "unlocked_seconds": others - of_python,
                 }
             self._stacks.pop(thread, None)
-            last = clocks()  # reading them may have taken the lock away
+            last, beside = clocks(), thread_seconds(thread)  # reading them may have taken the lock away
             due = last[0] + TICK_SECONDS
             self._due[thread] = due
             loop.call_later(TICK_SECONDS, tick)
@@ -109,6 +117,17 @@ class Probe:
         while os.read(asked, 1):
             found, self._longest, self._held_seconds = self._longest, {}, 0.0
             os.write(told, json.dumps({**found, **memory()}).encode() + b"\n")
+
+
+def thread_seconds(but: int) -> dict[tuple[int, str], float]:
+    """Return the processor time of each thread of Python's, by its number and name; but not that of one."""
+    found: dict[tuple[int, str], float] = {}
+    for thread in list(threading._active.values()):  # type: ignore[attr-defined]  # `enumerate` waits for a lock
+        number = thread.native_id
+        if number is not None and thread.ident != but:
+            with suppress(OSError):  # it has ended
+                found[number, thread.name] = time.clock_gettime(~number << 3 | PROCESSOR_TIME)
+    return found
 
 
 def _lines(frame: FrameType) -> str:

@@ -108,6 +108,8 @@ def line(one: Outcome) -> str:
     )
     shown = "".join(f"{seconds * 1000:7.1f}" for seconds in parts)
     told = f"{shown}  {one.status:3}  {request.role or 'nobody':9}{request.door}  {request.kind}"
+    if pause.beside:
+        told += f"  (beside {pause.beside})"
     return f"{told}\n        {pause.where}" if pause.where else told
 
 
@@ -276,13 +278,14 @@ def _on_one_connection() -> Iterator[Request]:
 
 def _over_grpc(chance: Random) -> Iterator[Request]:
     """Yield connections and calls for gRPC: everything that is a stranger's, and calls of a role."""
-    for kind, data in http2.floods().items():
-        yield Request("gRPC", "", kind, "HTTP/2", "", body=http2.opening() + data)
+    for more, opening in http2.openings().items():
+        for kind, data in http2.floods().items():
+            yield Request("gRPC", "", f"{kind}{more}", "HTTP/2", "", body=opening + data)
     role = chance.choice(ROLES)
     known = (("authorization", f"Bearer {TOKENS[role]}"),)
     for kind, data in http2.floods(known).items():
         if chance.random() < 0.3:
-            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.opening() + data)
+            yield Request("gRPC", role, kind, "HTTP/2", "", body=http2.openings()[""] + data)
     for caller, size in ((role, MIB - 4_096), ("admin", chance.choice(SIZES))):
         known = (("authorization", f"Bearer {TOKENS[caller]}"),)
         for kind, message in http2.messages(size).items():

@@ -41,7 +41,8 @@ class Pause:
 
     Args:
         own_seconds: processor time of the loop's thread, of which `collecting_seconds` were the garbage collector's.
-        lock_seconds: other threads ran meanwhile.
+        lock_seconds: other threads of Python's ran meanwhile, most of all `beside`.
+        unlocked_seconds: threads that know no Python ran meanwhile.
         waited_seconds: nobody of this process ran: the loop waited for the kernel.
         late_seconds: all in all, with what a busy machine took away.
     """
@@ -52,6 +53,8 @@ class Pause:
     late_seconds: float = 0.0
     collecting_seconds: float = 0.0
     where: str = ""
+    beside: str = ""
+    unlocked_seconds: float = 0.0
     resident_bytes: int = 0
     malloc_bytes: int = 0
     free_bytes: int = 0
@@ -182,13 +185,13 @@ def a_probed_server() -> Iterator[ProbedServer]:
             yield server
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(60)
             os.close(write_asked)
             os.close(read_told)
 
 
 def _await_start(server: ProbedServer) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while time.monotonic() < end:
         assert server.process.poll() is None, server.log.read_text()
         with suppress(OSError):
