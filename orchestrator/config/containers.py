@@ -179,7 +179,11 @@ class RuntimeSetting(FleetSettingsModel):
 
     docker: ContainerSettings | None = Field(default=None, description="A container of the Docker Engine.")
     swarm: SwarmSettings | None = Field(default=None, description="A task of a Docker Swarm service.")
-    kubernetes: KubernetesSettings | None = Field(default=None, description="A Pod of a Kubernetes cluster.")
+    kubernetes: KubernetesSettings | None = Field(
+        default=None,
+        examples=[{"image": "registry.example/thumbs:1.4.2"}],
+        description="A Pod of a Kubernetes cluster.",
+    )
     external: Literal[True] | None = Field(default=None, description="Started by something else, as by KEDA.")
 
     @property

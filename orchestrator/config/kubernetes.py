@@ -122,7 +122,9 @@ class KubernetesSettings(FleetSettingsModel):
         default=None, gt=0, le=MAX_CPUS, description="The most processors it may use; left out: no limit."
     )
     gpus: Annotated[Gpus, BeforeValidator(_gpus)] | None = Field(
-        default=None, examples=[1], description=f"Devices it gets: a number of {GPU}, or {{resource: NAME, count: N}}."
+        default=None,
+        examples=[{"count": 1}],
+        description=f"Devices it gets: a number of {GPU}, or {{resource: NAME, count: N}}.",
     )
     service_account: str | None = Field(
         default=None,
@@ -140,6 +142,7 @@ class KubernetesSettings(FleetSettingsModel):
     worker_secret: str = Field(
         default=WORKER_SECRET,
         pattern=_NAME,
+        examples=["thumbs-worker"],
         description="The Secret with the key token, the token of its workers; and url, where that contains a password.",
     )
     pull_secrets: tuple[Annotated[str, Field(pattern=_NAME)], ...] = Field(
@@ -160,11 +163,13 @@ class KubernetesSettings(FleetSettingsModel):
     image_patience: Seconds = Field(
         default=30.0,
         le=MAX_PATIENCE_SECONDS,
+        examples=["1m"],
         description="How long an image that can't be pulled is waited for, until the start has failed.",
     )
     node_patience: Seconds = Field(
         default=30.0,
         le=MAX_PATIENCE_SECONDS,
+        examples=["2m"],
         description="How long a worker stays on a node that does not answer.",
     )
     protect: Literal["always", "never"] = Field(
@@ -186,10 +191,15 @@ class KubernetesSettings(FleetSettingsModel):
         description="The kubeconfig's context; left out: the cluster of the supervisor, or the current context.",
     )
     labels: dict[Annotated[str, BeforeValidator(_own), Field(pattern=_LABEL_KEY)], str] = Field(
-        default_factory=dict, description="Its labels, besides the supervisor's own."
+        default_factory=dict, examples=[{"team": "images"}], description="Its labels, besides the supervisor's own."
     )
     pull: Literal["missing", "always", "never"] = Field(default="missing", description="When its image is pulled.")
-    python: str = Field(default="python3", min_length=1, description="The image's Python, which runs an `app`.")
+    python: str = Field(
+        default="python3",
+        min_length=1,
+        examples=["/opt/venv/bin/python"],
+        description="The image's Python, which runs an `app`.",
+    )
     url: str | None = Field(
         default=None,
         pattern=r"^[a-z][a-z0-9+.-]*:.+$",

@@ -100,6 +100,7 @@ EXAMPLES: Final[Mapping[str, object]] = {
     "pools.NAME.celery.namespace": "shop",
     "pools.NAME.tags": ["resize", "crop"],
     "pools.NAME.command": ["python3", "worker.py", "--name", "{worker}"],
+    "pools.NAME.runtime.kubernetes": {"image": "registry.example/thumbs:1.4.2"},
     "pools.NAME.runtime": {"docker": {"image": "thumbs:1", "memory": "512MiB"}},
     "pools.NAME.runtime.docker": {"image": "thumbs:1", "memory": "512MiB"},
     "pools.NAME.runtime.swarm": {"image": "registry.internal/thumbs:1"},
