@@ -39,7 +39,7 @@ def show_stalls(seconds: float, seed: int) -> int:
     with a_probed_server() as server:
         report = stalls(server, seconds=seconds, seed=seed, show=lambda text: sys.stderr.write(f"{text}\n"))
     lines = [HEADING, *[line(one) for one in report.longest()], f"{len(report.outcomes):,} requests"]
-    lines += [f"before: {report.before.memory}", f"after:  {report.after.memory}"]
+    lines += [f"before: {report.before.memory}", f"once:   {report.once.memory}", f"after:  {report.after.memory}"]
     sys.stdout.write("\n".join([*lines, ""]))
     failures = report.failures()
     if report.grown_bytes > MAX_GROWTH_BYTES:
