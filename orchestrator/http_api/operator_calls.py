@@ -257,7 +257,7 @@ class OperatorCalls:
     def reload(self, call: RouteCall[NoQuery, ReloadBody]) -> Reloaded:
         """Ask the supervisor to read its settings file again, and return its answer if it comes in time."""
         if not self._files.is_supervised():
-            raise not_now("no supervisor is alive to read its settings again")
+            raise not_now("no supervisor is running to read its settings again")
         request = self._files.pending_reload(within_seconds=PENDING_SECONDS, now_seconds=self._clock.wall_seconds())
         if request is None:
             request = secrets.token_hex(8)

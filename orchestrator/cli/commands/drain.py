@@ -224,7 +224,7 @@ def _is_gone_at(supervisor: SupervisorCalls, worker: str) -> bool:
 
 def _say_if_not_alive(*, is_alive: bool) -> None:
     if not is_alive:
-        print_info("no supervisor is alive: the next one will apply it")
+        print_info("no supervisor is running: the next one will apply it")
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ def workers(
         shown = reader.read_workers(deaths=deaths)
     if pids_only:
         if not shown.is_alive:
-            message = "no supervisor is alive: the ids of its workers may be those of other processes by now"
+            message = "no supervisor is running: the ids of its workers may be those of other processes by now"
             raise CommandError(message, code=exits.UNAVAILABLE, fix="`towline workers` shows what it saw last")
         for worker in shown.figures.workers:
             if worker.pid is not None:

@@ -248,7 +248,7 @@ def _changed(project: Project, spec: PoolSpec, change: Callable[[Overrides], Ove
         return exits.OK
     click.echo(f"{pool}: {'; '.join(describe_overrides(in_force, now)) or 'as its settings say'}")
     if not files.is_supervised():
-        print_info("no supervisor is alive: the next one will apply it, if it hasn't expired")
+        print_info("no supervisor is running: the next one will apply it, if it hasn't expired")
     return exits.OK
 
 

@@ -106,7 +106,7 @@ def _answer(files: StateDir, *, seconds: float) -> dict[str, object]:
     """Return the supervisor's answer. Raises `CommandError`."""
     if not files.is_supervised():
         raise CommandError(
-            "no supervisor is alive",
+            "no supervisor is running",
             code=exits.UNAVAILABLE,
             where=str(files.path),
             fix="start it with `towline up`, or name the settings file it was started with by -f",

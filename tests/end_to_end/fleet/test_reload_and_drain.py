@@ -46,7 +46,7 @@ def sampled(crew: TowlineUp) -> Json:
 def test_an_operator_changes_settings_and_is_told_what_came_of_it(crew: TowlineUp, towline: Commands) -> None:
     refused = towline("reload")
     assert refused.code == 69
-    assert "no supervisor is alive" in refused.err
+    assert "no supervisor is running" in refused.err
     crew.start()
     (first,) = eventually(crew.workers, seconds=30)
     assert towline("reload").out == NO_CHANGE

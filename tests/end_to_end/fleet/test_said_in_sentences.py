@@ -108,7 +108,7 @@ def test_tags_that_no_pool_works_on_are_named_by_every_command_and_once_by_the_l
 def test_a_late_task_and_the_bound_that_keeps_it_are_said_by_every_command(towline: Commands) -> None:
     with up(towline, slo="5s") as log:
         told(towline, "add", "thumbs", "a", "b", "c", "--tag", "resize")
-        cause = "longer than its slo of 5 s: all 2 workers are busy and max is 2"
+        cause = "past its SLO of 5 s: all 2 workers are busy and max is 2"
         said_by_all(towline, cause)
         pools = json.loads(towline("pools", "--json").out)["pools"]["resize"]
         assert (pools["decision"]["rule"], pools["decision"]["limited_by"]) == ("at_max", ["max"])
@@ -116,9 +116,9 @@ def test_a_late_task_and_the_bound_that_keeps_it_are_said_by_every_command(towli
         before = len(sentences(log, "pool.troubled"))
         (towline.folder / "go").touch()
         eventually(lambda: len(sentences(log, "pool.relieved")) == 1, seconds=60)
-        assert "no task waits longer than its slo of 5 s any more" in sentences(log, "pool.relieved")[0]
+        assert "no task waits longer than its SLO of 5 s" in sentences(log, "pool.relieved")[0]
         assert len(sentences(log, "pool.troubled")) == before
-        assert "longer than its slo" not in told(towline, "pools")
+        assert "past its SLO" not in told(towline, "pools")
 
 
 @pytest.mark.parametrize(

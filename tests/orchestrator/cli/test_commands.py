@@ -364,14 +364,14 @@ def test_commands_over_the_fleet_say_when_there_is_none(towline: Commands) -> No
 def test_pools_and_workers_are_shown_with_what_decided_them(shown: Commands) -> None:
     pools = shown("pools")
     assert pools.out.splitlines()[1].split()[:6] == ["resize", "1", "3", "1", "9", "1"]
-    assert "no supervisor is alive" in pools.err
+    assert "no supervisor is running" in pools.err
     workers = shown("workers")
     assert "resize-abc" in workers.out
     assert "64 MiB" in workers.out
     assert "ended by SIGKILL" in workers.out
     top = shown("top", "--once")
     assert "resize-abc" in top.out
-    assert "no supervisor is alive" in top.out
+    assert "no supervisor is running" in top.out
 
 
 @pytest.mark.parametrize(("count", "told"), [(0, ""), (1, "1 suspect waits"), (2, "2 suspects wait")])

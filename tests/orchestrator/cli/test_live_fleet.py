@@ -83,7 +83,7 @@ def test_a_store_is_asked_where_no_server_answers(towline: Commands) -> None:
     fill(f"sqlite:///{towline.folder}/queue.db")
     check_figures(towline)
     told = towline("pools")
-    assert "no supervisor is alive: tasks are counted now, workers and targets are of" in told.err
+    assert "no supervisor is running: task counts are current, workers and targets" in told.err
     with StateDir(towline.folder / ".towline").locked():
         assert towline("pools").err == ""
 
@@ -137,7 +137,7 @@ def test_old_figures_say_how_old_they_are_and_why(towline: Commands) -> None:
         assert "data is " in towline("top", "--once").out
         assert cast("Json", towline("workers", "--json").json)["age_seconds"] != 0
     assert not (towline.folder / "queue.db").exists(), "a command that shows made a store"
-    assert "no supervisor is alive: this was" in towline("pools").err
+    assert "no supervisor is running: data is" in towline("pools").err
 
 
 def test_process_ids_are_told_while_a_supervisor_vouches_for_them(towline: Commands) -> None:

@@ -34,7 +34,7 @@ def orders(towline: Commands) -> Overrides:
 def test_a_pool_is_scaled_for_a_while_and_told_so(towline: Commands) -> None:
     told = towline("scale", "resize", "5", "--force", "--for", "30m")
     assert (told.code, told.out) == (0, "resize: scaled to 5 by hand, for 30 min more\n")
-    assert "no supervisor is alive" in told.err
+    assert "no supervisor is running" in told.err
     scaled = orders(towline).scale
     assert scaled is not None
     assert scaled.workers == 5

@@ -117,7 +117,7 @@ def test_old_figures_and_a_drained_host_are_said_at_the_top() -> None:
     text = " ".join(lines_of(80, 24, fleet=a_fleet(trouble="no answer", age_seconds=2.0, is_drained=True)))
     assert "data is 2 s old (no answer)" in text
     assert "towline undrain" in text
-    assert "no supervisor is alive" in lines_of(80, 24, fleet=a_fleet(is_alive=False))[2]
+    assert "no supervisor is running" in lines_of(80, 24, fleet=a_fleet(is_alive=False))[2]
 
 
 def test_what_is_wrong_with_a_pool_is_a_sentence_under_the_pools() -> None:

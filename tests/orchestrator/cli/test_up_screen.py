@@ -103,7 +103,7 @@ def test_a_limit_that_a_decision_names_already_is_not_told_again(file: TextIO) -
 
 
 def test_a_trouble_is_not_told_again_as_the_reason_of_a_decision_that_changes_nothing(file: TextIO) -> None:
-    late = "1 task waits 2 s longer than its slo of 1 s: max is 1"
+    late = "1 task has waited 2 s past its SLO of 1 s: max is 1"
     troubled = {"event": events.POOL_TROUBLED, "level": "warning", "pool": "resize", "sentence": late}
     stage = ScreenStage(file)
     stage.screen.take(troubled)

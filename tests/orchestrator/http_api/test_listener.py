@@ -124,7 +124,7 @@ def test_how_late_leases_were_and_what_is_wrong_is_told_in_numbers_and_to_promet
         metrics = got(port, "/metrics")[1].decode()
     assert (told["p99_over_slo"], told["worst_over_slo"]) == (2.0, 2.0)
     assert told["concerns"] == "late"
-    assert told["concerns_why"].startswith("1 task waits 1 s longer than its slo of 3 s: ")
+    assert told["concerns_why"].startswith("1 task has waited 1 s past its SLO of 3 s: ")
     for le, count in (("0.25", 8), ("1.5", 8), ("3", 9), ("+Inf", 9)):
         assert f'towline_wait_over_slo_bucket{{le="{le}",pool="resize"}} {count}.0' in metrics
     assert 'towline_wait_over_slo_count{pool="resize"} 9.0' in metrics
@@ -164,7 +164,7 @@ def test_health_names_pools_of_a_server_elsewhere_to_those_who_may_see_them(
         told = towline("health", "--url", url)
         assert told.code == 0
         (line,) = told.out.splitlines()[1:]
-        assert line.startswith("pool resize: late: 1 task waits 1 s longer than its slo of 3 s: ")
+        assert line.startswith("pool resize: late: 1 task has waited 1 s past its SLO of 3 s: ")
         found = towline("health", "--url", url, "--json").json["supervisor"]["concerns"]  # type: ignore[index]
         assert [(one["pool"], one["kinds"]) for one in found] == [("resize", ["late"])]
 

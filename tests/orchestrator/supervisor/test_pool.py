@@ -141,7 +141,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             a_troubled_pool(oldest=30.001),
             Concern(
                 ("late",),
-                "a task has waited for 30 s, longer than its slo of 30 s, with 1 worker",
+                "a task has waited for 30 s, longer than its SLO of 30 s, with 1 worker",
             ),
             id="late, and nothing holds it",
         ),
@@ -154,7 +154,7 @@ def test_a_pool_that_is_well_is_of_no_concern() -> None:
             a_troubled_pool(oldest=95.0, paused=True, limits=(Limit("queue_paused", "the queue is paused"),)),
             Concern(
                 ("late",),
-                "a task has waited for 95 s, longer than its slo of 30 s, with 1 worker; the queue is paused",
+                "a task has waited for 95 s, longer than its SLO of 30 s, with 1 worker; the queue is paused",
             ),
             id="late, in a queue that is paused",
         ),

@@ -339,13 +339,13 @@ def test_lateness_is_logged_once_when_it_begins_and_once_when_it_is_over(stage: 
         stage.turn()
     (begun,) = stage.logged(events.POOL_TROUBLED)
     assert (begun["log_level"], begun["pool"]) == ("warning", "resize")
-    assert begun["sentence"].startswith("1 task waits 29 s longer than its slo of 5 s: all 2 workers are ")
+    assert begun["sentence"].startswith("1 task has waited 29 s past its SLO of 5 s: all 2 workers are ")
     assert shown(stage)["concern"]["kinds"][0] == "late"
     stage.source.ready = 0
     for _ in range(3):
         stage.turn()
     (ended,) = stage.logged(events.POOL_RELIEVED)
-    assert ended["sentence"].startswith("no task waits longer than its slo of 5 s any more: that lasted ")
+    assert ended["sentence"].startswith("no task waits longer than its SLO of 5 s: that lasted ")
     assert len(stage.logged(events.POOL_TROUBLED)) == 1
 
 

@@ -159,9 +159,9 @@ def test_tasks_whose_time_has_not_come_are_delayed_and_seen_ahead() -> None:
 
 def test_a_sentence_says_that_ages_are_estimated() -> None:
     for ages, words in (
-        ("exact", "1 task waits 10 s longer than its slo of 30 s"),
-        ("about", "1 task waits about 10 s longer than its slo of 30 s (estimated: the messages carry no time)"),
-        ("at least", "1 task waits at least 10 s longer than its slo of 30 s (estimated: the messages carry no time)"),
+        ("exact", "1 task has waited 10 s past its SLO of 30 s"),
+        ("about", "1 task has waited about 10 s past its SLO of 30 s (estimated: the messages carry no time)"),
+        ("at least", "1 task has waited at least 10 s past its SLO of 30 s (estimated: the messages carry no time)"),
     ):
         sample = a_sample(ages=[40.0])
         known = replace(sample, ages=ages)
