@@ -21,7 +21,9 @@ OTHER_THAN_ONE = {
     ("orchestrator/http_api/logs.py", "workers"),  # more than a maximum
     ("orchestrator/http_api/operator_calls.py", "workers"),  # more than a maximum
     ("orchestrator/scaling/contention.py", "tasks"),  # a rate
+    ("orchestrator/runtimes/kubernetes/registry.py", "nodes"),  # of which none can take it
     ("orchestrator/scaling/context.py", "workers"),  # after the case of one
+    ("orchestrator/scaling/rules.py", "waiting tasks"),  # after the case of one
     ("orchestrator/simulation/workloads/lifecycle_log.py", "queues"),  # of which one must be named
     ("orchestrator/simulation/workloads/shapes.py", "tasks"),  # more than a maximum
     ("orchestrator/supervisor/output.py", "workers"),  # of which one must be named
@@ -38,7 +40,6 @@ OTHER_THAN_ONE = {
     ("orchestrator/cli/commands/drain.py", "has workers"),
     ("orchestrator/demo/fleet_page.py", "as tasks"),
     ("orchestrator/scaling/guards.py", "of leases"),
-    ("queue_core/console/pages/queues.py", "grants leases"),
     ("queue_core/stores/redis/check.py", "tasks"),
 }
 """Plurals behind a number that is never 1, by file."""

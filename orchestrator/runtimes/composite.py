@@ -188,7 +188,7 @@ class CompositeRuntime:
         runtime = self._get_or_create(key, pool)
         if self._has_adopted and pool.runtime_kind != "kubernetes":  # its own are given to new starts, or fenced first
             # Workers found there belong to no pool of ours: adoption is over.
-            for handle in runtime.adopt(now=now):
+            for handle in runtime.adopt_own(now=now):
                 why = "it belongs to no pool of the settings"
                 log.warning(events.WORKER_KILLED, worker=handle.worker, pool=handle.pool, why=why)
                 runtime.kill(handle.worker)

@@ -41,9 +41,18 @@ class ExternalRuntime(WorkersElsewhere):
         """See `Runtime.reap`: exits are not visible here."""
         return ()
 
-    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:  # noqa: ARG002
-        """See `Runtime.adopt`: remembered workers count until the queue has been observed."""
+    def adopt_own(
+        self,
+        *,
+        remembered: Sequence[WorkerHandle] = (),
+        now: Monotonic,  # noqa: ARG002 - the protocol's
+    ) -> Sequence[WorkerHandle]:
+        """See `Runtime.adopt_own`: remembered workers count until the queue has been observed."""
         return [handle for handle in remembered if is_external(handle.ref)]
+
+    def adopt(self, *, remembered: Sequence[WorkerHandle] = (), now: Monotonic) -> Sequence[WorkerHandle]:  # noqa: ARG002
+        """See `Runtime.adopt`: the queue says which workers there are."""
+        return ()
 
     def usage(self) -> Mapping[str, Usage]:
         """See `Runtime.usage`: unknown."""

@@ -26,6 +26,7 @@ NUMBERS = (0, -1, 1e305, math.nan, math.inf, -math.inf, 2**63, True, 10**400, 10
 ASYNC_INNER = ("call", "call_waiting")
 """Methods of `AsyncQueues` that its queues call."""
 REQUIRED: Mapping[str, object] = {
+    "text": "x",
     "action": "delete",
     "deletions": [],
     "dry_run": True,

@@ -317,6 +317,17 @@ STORIES: Final[dict[str, Story]] = {
         shown=lambda found: [(one.name, one.facts) for one in found],
         before=lambda queues: queues.register("notes", "n", {"a": "b"}, seconds=60),
     ),
+    "Keep": Story(
+        lambda queues, _: queues.keep("supervisor", "a"),
+        None,
+        found=lambda queues: queues.kept("supervisor"),
+        left="a",
+    ),
+    "ReadKept": Story(
+        lambda queues, _: queues.kept("supervisor"),
+        "a",
+        before=lambda queues: queues.keep("supervisor", "a"),
+    ),
     "ListSchedules": Story(
         lambda queues, _: queues.schedules.list(),
         [("nightly", QUEUE)],

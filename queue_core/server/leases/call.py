@@ -361,8 +361,8 @@ class LeaseCall:
                 self.fail(outcome if isinstance(outcome, Exception) else TypeError(f"not an outcome: {outcome!r}"))
             elif outcome[1]:
                 self._deliver(LeaseAnswer(Granted(tuple(outcome[1])), self.lost, self.added), since=outcome[0])
-            else:  # its client has had them from another server, and done them: further ones would be nobody's
-                self.end_empty()
+            else:  # they are over; or its client has had them from another server, and its later calls refuse this one
+                self._submit(self._exchange)
 
         self._context.committer.submit(renew, renewed)
 

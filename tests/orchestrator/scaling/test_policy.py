@@ -167,7 +167,7 @@ class TestAnSloShorterThanAStart:
             state = replace(self.known, reserve=Reserve(busy_slots=busy))
             decision, _ = learn_and_decide(burst, fleet=fleet, spec=self.spec, state=state, now=NOW)
             assert decision.target == pytest.approx(warm, abs=1)
-            assert f"so {decision.target} are kept: for more set workers.min" in decision.notes[0]
+            assert f"keeping {decision.target}; set workers.min for more" in decision.notes[0]
 
 
 class TestShrinking:

@@ -150,14 +150,14 @@ def test_each_worker_is_started_asked_and_collected_by_the_runtime_of_its_pool()
 
 def test_a_kind_that_no_pool_needs_is_not_made() -> None:
     kinds = Kinds(IN_PROCESSES)
-    kinds.several.adopt(now=NOW)
+    kinds.several.adopt_own(now=NOW)
     assert kinds.made == {}
 
 
 def test_workers_are_looked_for_where_the_settings_and_memory_say() -> None:
     kinds = Kinds(IN_CONTAINERS)
     known = WorkerHandle("scan-1", "scan", "docker:tcp://scanner:2376#c1", "d", NOW)
-    kinds.several.adopt(remembered=[known], now=NOW)
+    kinds.several.adopt_own(remembered=[known], now=NOW)
     assert kinds.made.keys() == {"", "tcp://scanner:2376"}
     assert kinds.made["tcp://scanner:2376"].remembered == [known]
     assert kinds.made[""].remembered == []
@@ -165,7 +165,7 @@ def test_workers_are_looked_for_where_the_settings_and_memory_say() -> None:
 
 def test_what_an_earlier_supervisor_left_on_an_engine_that_a_reload_brings_back_is_ended() -> None:
     kinds = Kinds(IN_PROCESSES)
-    kinds.several.adopt(now=NOW)
+    kinds.several.adopt_own(now=NOW)
     made = kinds.made[""] = FakeRuntime()
     made.left_running = [WorkerHandle("crop-0", "crop", "docker:c0", "d", NOW)]
     kinds.several.spawn(a_request(IN_CONTAINERS, "crop-1"), now=NOW)
