@@ -58,19 +58,21 @@ def _namespace(
         fleet = _fleet(api)
     except RuntimeUnavailableError as error:
         fix = "name the cluster by KUBECONFIG or the pools' context; in a cluster, give the Pod its ServiceAccount"
-        yield Finding(CHECK, "bad", f"{error}; needed by {names}", fix)
+        yield Finding("kubernetes", "bad", f"{error}; needed by {names}", fix)
         return
     except ApiError as error:
-        yield Finding(CHECK, "bad", f"{error}; needed by {names}", "give the ServiceAccount the rights of its Role")
+        yield Finding(
+            "kubernetes", "bad", f"{error}; needed by {names}", "give the ServiceAccount the rights of its Role"
+        )
         return
     finally:
         if api is not None:
             api.close()
     where = f"context {api.access.context}, namespace {api.namespace}"
-    yield Finding(CHECK, "ok", f"{api.url} answers: {where}; for {names}")
+    yield Finding("kubernetes", "ok", f"{api.url} answers: {where}; for {names}")
     if not fleet:
         make = f"`kubectl create configmap {body.ANCHOR} --namespace {api.namespace}`"
-        yield Finding(CHECK, "bad", f"{where} has no ConfigMap {body.ANCHOR}, which owns the fleet's Pods", make)
+        yield Finding("kubernetes", "bad", f"{where} has no ConfigMap {body.ANCHOR}, which owns the fleet's Pods", make)
     yield from wrong
 
 
@@ -89,7 +91,7 @@ def _rights(api: Api) -> Iterator[Finding]:
             what = f"{verb} {resource}{' ' + name if name else ''}"
             level: Level = "warn" if part else "bad"
             fix = f"a Role in {api.namespace} with it, as `towline export --to kubernetes` writes one"
-            yield Finding(CHECK, level, f"we may not {what} in namespace {api.namespace}", fix)
+            yield Finding("kubernetes", level, f"we may not {what} in namespace {api.namespace}", fix)
 
 
 def _fleet(api: Api) -> str:
@@ -113,6 +115,10 @@ def _pool(api: Api, pool: PoolSpec, settings: KubernetesSettings, *, url: str) -
     except SpawnError as error:
         if isinstance(error, RuntimeUnavailableError):
             raise
-        yield Finding(CHECK, "bad", str(error), "let the server listen on an address that Pods reach, or give url")
+        yield Finding(
+            "kubernetes", "bad", str(error), "let the server listen on an address that Pods reach, or give url"
+        )
     except ApiError as error:
-        yield Finding(CHECK, "bad", f"{place}: its Pod is refused: {error}", "change the pool's settings or template")
+        yield Finding(
+            "kubernetes", "bad", f"{place}: its Pod is refused: {error}", "change the pool's settings or template"
+        )
