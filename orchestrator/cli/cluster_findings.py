@@ -17,7 +17,6 @@ from orchestrator.runtimes.kubernetes.access import Access
 from orchestrator.runtimes.kubernetes.api import Api, ApiError
 from orchestrator.settings_file import Project
 
-CHECK: Final = "kubernetes"
 RIGHTS: Final = (
     ("create", "pods", ""),
     ("list", "pods", ""),
