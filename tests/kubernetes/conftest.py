@@ -1,4 +1,5 @@
-"""The Kubernetes of a test run: a stand-in for each test that wants one, and one real control plane for all of them."""
+"""The Kubernetes of a test run: a stand-in for each test that wants one, one real control plane whose node tests report
+for, and one with real nodes, whose scheduler would place the Pods of the others."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -39,22 +40,30 @@ def plane(plane_of_session: Plane | EngineUnavailableError) -> Plane:
 
 
 @pytest.fixture(scope="session")
-def nodes_of_session(plane_of_session: Plane | EngineUnavailableError) -> list[Node] | EngineUnavailableError:
-    """Its two real nodes, started when a test first asks for them; or why there are none."""
-    if isinstance(plane_of_session, EngineUnavailableError):
-        return plane_of_session
-    try:
-        return [plane_of_session.add_node() for _ in range(NODES)]
-    except EngineUnavailableError as error:
-        return error
+def cluster_of_session() -> Iterator[tuple[Plane, list[Node]] | EngineUnavailableError]:
+    """A control plane with two real nodes; or why there is none."""
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(private_plane())
+            nodes = [started.add_node() for _ in range(NODES)]
+        except EngineUnavailableError as error:
+            yield error
+        else:
+            yield started, nodes
 
 
 @pytest.fixture
-def nodes(nodes_of_session: list[Node] | EngineUnavailableError) -> list[Node]:
-    """Two real nodes of the session's control plane; a skip that says why there are none."""
-    if isinstance(nodes_of_session, EngineUnavailableError):
-        pytest.skip(str(nodes_of_session))
-    return nodes_of_session
+def cluster(cluster_of_session: tuple[Plane, list[Node]] | EngineUnavailableError) -> tuple[Plane, list[Node]]:
+    """The session's control plane with two real nodes; a skip that says why there is none."""
+    if isinstance(cluster_of_session, EngineUnavailableError):
+        pytest.skip(str(cluster_of_session))
+    return cluster_of_session
+
+
+@pytest.fixture
+def nodes(cluster: tuple[Plane, list[Node]]) -> list[Node]:
+    """The real nodes."""
+    return cluster[1]
 
 
 @pytest.fixture

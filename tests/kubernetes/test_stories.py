@@ -19,9 +19,9 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 
 
 @pytest.fixture
-def site(plane: Plane, nodes: list[Node], tmp_path: Path) -> Iterator[PodSite]:
+def site(cluster: tuple[Plane, list[Node]], tmp_path: Path) -> Iterator[PodSite]:
     """A queue server that Pods reach, and a namespace in which a Pod may do nothing but work."""
-    with pod_site(plane_stage(plane, labels=RESTRICTED), tmp_path) as made:
+    with pod_site(plane_stage(cluster[0], labels=RESTRICTED), tmp_path) as made:
         yield made
 
 
