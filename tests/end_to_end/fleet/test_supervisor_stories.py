@@ -56,7 +56,7 @@ def test_tasks_with_an_eta_find_workers_that_took_longer_to_start_than_they_may_
     eventually(lambda: site.logged("worker.started"), seconds=50)
     stats = site.queue.stats()
     assert (stats.delayed, stats.leased_total) == (16, 0)
-    assert "16 tasks become leasable within" in str(site.logged("pool.decided")[0]["why"])
+    assert "16 tasks are due within" in str(site.logged("pool.decided")[0]["why"])
 
 
 def test_pools_that_take_the_same_tasks_start_one_worker_for_one_of_them(site: SupervisedSite) -> None:
