@@ -26,6 +26,8 @@ PROCESSOR_TIME = 6
 TICK_SECONDS = 0.002
 LATE_SECONDS = 0.025
 """When a tick is so late, the stacks of all threads are kept."""
+WITH_MEMORY = b"m"
+"""The byte by which the memory is asked for too."""
 SHOWN_FRAMES = 5
 WAITING = frozenset({"wait", "look", "select", "poll", "get", "sleep", "_worker", "_work", "answer", "join", "sigwait"})
 """The innermost functions of threads that do nothing."""
@@ -113,10 +115,14 @@ class Probe:
                     self._stacks[thread] = " || beside ".join(map(_lines, [*first, *others]))
 
     def answer(self, asked: int, told: int) -> None:
-        """Tell what was found whenever a byte arrives; runs in a thread of its own."""
-        while os.read(asked, 1):
+        """Tell what was found whenever a byte arrives; runs in a thread of its own.
+
+        With the memory where that is asked for: to count it holds the interpreter's lock for up to 50 ms.
+        """
+        while byte := os.read(asked, 1):
             found, self._longest, self._held_seconds = self._longest, {}, 0.0
-            os.write(told, json.dumps({**found, **memory()}).encode() + b"\n")
+            sizes = memory() if byte == WITH_MEMORY else {}
+            os.write(told, json.dumps({**found, **sizes}).encode() + b"\n")
 
 
 def thread_seconds(but: int) -> dict[tuple[int, str], float]:

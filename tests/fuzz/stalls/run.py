@@ -90,8 +90,8 @@ class Report:
 
     @property
     def grown_bytes(self) -> int:
-        """By how much the memory grew since it was least: what fills caches at the beginning may be more than stays."""
-        return self.after.resident_bytes - min(self.before.resident_bytes, self.once.resident_bytes)
+        """By how much the memory grew beyond what it is with full caches, which are filled and emptied all the time."""
+        return self.after.resident_bytes - self.before.resident_bytes
 
 
 HEADING = "   held = own + lock     gc  kernel    late"
@@ -140,7 +140,7 @@ def stalls(
             if not first and time.monotonic() > end:
                 break
         _send_all(server, _over_grpc(chance), report)
-        show(f"{len(report.outcomes):,} requests; {server.pause().memory}")
+        show(f"{len(report.outcomes):,} requests; {server.sized().memory}")
         if first and seconds > 60.0:  # of a short run both are one
             report.once = _settled(server)
             show(f"once:   {report.once.memory}")
@@ -169,10 +169,10 @@ def _warming(ways: Sequence[Door], sessions: dict[str, str], chance: Random) -> 
 def _settled(server: ProbedServer) -> Pause:
     """Return the memory once a server without callers has stopped to give some back."""
     end = time.monotonic() + SETTLED_SECONDS
-    least, since = server.pause(), time.monotonic()
+    least, since = server.sized(), time.monotonic()
     while time.monotonic() < min(end, since + IDLE_SECONDS):
         time.sleep(0.5)
-        found = server.pause()
+        found = server.sized()
         if found.resident_bytes < least.resident_bytes - MIB:
             since = time.monotonic()
         least = min(least, found, key=lambda one: one.resident_bytes)

@@ -16,6 +16,7 @@ from pathlib import Path
 import grpc
 import psutil
 
+from tests.fuzz.stalls.probe import WITH_MEMORY
 from tests.support.servers import read_reply, request
 
 ROLES = ("viewer", "producer", "worker", "operator", "admin")
@@ -85,10 +86,14 @@ class ProbedServer:
     told: int
     log: Path
 
-    def pause(self) -> Pause:
+    def sized(self) -> Pause:
+        """Ask the probe for the memory, too."""
+        return self.pause(WITH_MEMORY)
+
+    def pause(self, question: bytes = b"?") -> Pause:
         """Ask the probe; the loop's next tick is waited for, so that a pause that still goes on counts."""
         time.sleep(0.005)
-        os.write(self.asked, b"?")
+        os.write(self.asked, question)
         data = b""
         while not data.endswith(b"\n"):
             more = os.read(self.told, 65_536)
