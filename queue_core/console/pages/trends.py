@@ -10,6 +10,8 @@ from queue_core.console.sparkline import Sparkline, sparkline, total_of
 from queue_core.verbs.wire import Json
 
 PATH: Final = "/v1/trends"
+FRESH_SECONDS: Final = 3
+"""For so long the same trends answer all pages."""
 
 
 async def trends_of_pools(call: PageCall) -> Sequence[Json]:
@@ -25,7 +27,7 @@ async def trends_of_pools(call: PageCall) -> Sequence[Json]:
                 raise
             return ()
 
-    return await call.memory.value(("trends", call.rights), None, read)
+    return await call.memory.value(("trends", call.rights), call.now_seconds // FRESH_SECONDS, read)
 
 
 def ready_in(trend: Json) -> tuple[int | None, ...]:
