@@ -14,7 +14,6 @@ from orchestrator.config.kubernetes import MAX_POOL_NAME_CHARS, WORKER_SECRET, K
 from orchestrator.config.pools import PoolSpec
 from orchestrator.export.kubernetes import (
     CLIENT_LABEL,
-    CONFIG_FOLDER,
     GRACE_MARGIN_SECONDS,
     NAME,
     SECRET,
@@ -22,10 +21,12 @@ from orchestrator.export.kubernetes import (
     USER,
     Object,
     labels,
-    locked_down,
     made,
+    network_policies,
     nobody,
-    probe,
+    service,
+    settings_object,
+    supervisor_container,
     variables_object,
     variables_secret,
 )
@@ -33,7 +34,6 @@ from orchestrator.export.request import ExportedFiles, ExportRequest, Findings, 
 from orchestrator.export.settings import (
     PORT,
     SECRETS_FOLDER,
-    STATE_FOLDER,
     ExportedSecret,
     Portable,
     check_command,
@@ -94,8 +94,8 @@ def cluster_objects(request: ExportRequest) -> ClusterObjects:
             made("v1", "ServiceAccount", NAME, request, "queue", automountServiceAccountToken=False),
             _role(request),
             _role_binding(request),
-            _settings(request, settings),
-            _service(request),
+            settings_object(request, settings),
+            service(request),
             *_network_policies(request),
             *_deployment(request, settings),
         ],
@@ -275,65 +275,22 @@ def admission_policy(request: ExportRequest, *, accounts: Sequence[str]) -> list
     ]
 
 
-def _settings(request: ExportRequest, settings: Portable) -> Object:
-    return made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": yaml_of(settings.data)})
-
-
-def _service(request: ExportRequest) -> Object:
-    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
-    return made("v1", "Service", NAME, request, "queue", spec={"selector": labels("queue"), "ports": ports})
-
-
 def _network_policies(request: ExportRequest) -> list[Object]:
     """Let workers, clients, monitoring and the other replica reach the queue, and nobody reach workers."""
-    workers = {"matchExpressions": [{"key": FLEET_LABEL, "operator": "Exists"}]}
-    allowed = [
+    workers: Object = {"matchExpressions": [{"key": FLEET_LABEL, "operator": "Exists"}]}
+    allowed: list[Object] = [
         {"podSelector": workers},
         {"podSelector": {"matchLabels": labels("queue")}},
         {"namespaceSelector": {}, "podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
         {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
     ]
-    queue = {
-        "podSelector": {"matchLabels": labels("queue")},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": allowed, "ports": [{"port": "http", "protocol": "TCP"}]}],
-    }
-    api = "networking.k8s.io/v1"
-    return [
-        made(api, "NetworkPolicy", NAME, request, "queue", spec=queue),
-        made(
-            api,
-            "NetworkPolicy",
-            f"{NAME}-workers",
-            request,
-            "worker",
-            spec={"podSelector": workers, "policyTypes": ["Ingress"]},
-        ),
-    ]
+    return network_policies(request, allowed=allowed, workers=workers)
 
 
 def _deployment(request: ExportRequest, settings: Portable) -> list[Object]:
     """Return the supervisor's Deployment, and what goes with it: its disk, or a budget for its two replicas."""
     is_pair, has_file = has_two(request), scheme_of(request.project.queue_file.store.url) == "sqlite"
-    container: Object = {
-        "name": NAME,
-        "image": request.server_image,
-        "args": ["up", "--json"],
-        "env": [{"name": "TOWLINE_FILE", "value": f"{CONFIG_FOLDER}/towline.yaml"}],
-        "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
-        # A hanging supervisor is restarted; an unavailable store is no reason for a restart.
-        "livenessProbe": probe("/v1/supervisor/livez", failures=3),
-        "readinessProbe": probe("/readyz", failures=2),
-        "startupProbe": probe("/livez", failures=30, period=2),
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": locked_down(is_read_only=True),
-        "volumeMounts": [
-            {"name": "state", "mountPath": STATE_FOLDER},
-            {"name": "settings", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            *_secret_mounts(settings),
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  a mount of its own
-        ],
-    }
+    container = supervisor_container(request, secrets=_secret_mounts(settings), limits={"memory": "512Mi"})
     state = {"persistentVolumeClaim": {"claimName": f"{NAME}-state"}} if has_file else {"emptyDir": {}}
     unreachable = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     pod: Object = {

@@ -58,7 +58,7 @@ def manifests(request: ExportRequest) -> Manifests:
         _check(pool, request, found)
     settings = portable(request, found, runtimes=dict.fromkeys(pools, "external"), roles=("worker", "viewer"))
     found.check()
-    queue = [*queue_objects(request, settings, yaml_of(settings.data)), _authentication(request, settings)]
+    queue = [*queue_objects(request, settings), _authentication(request, settings)]
     token = settings.token("worker")
     made = {
         name: [

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from orchestrator.config.pools import PoolSpec
-from orchestrator.export.request import ExportRequest
+from orchestrator.export.request import ExportRequest, yaml_of
 from orchestrator.export.settings import (
     PORT,
     SECRETS_FOLDER,
@@ -44,47 +44,74 @@ def worker_name(pool: str) -> str:
     return f"{NAME}-{pool}"
 
 
-def queue_objects(request: ExportRequest, settings: Portable, text: str) -> list[Object]:
+def queue_objects(request: ExportRequest, settings: Portable) -> list[Object]:
     """Return the objects of queue server and supervisor: settings, pod with volume, service and network policies."""
+    allowed: list[Object] = [
+        {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}},
+        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
+    ]
     return [
-        made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": text}),
+        settings_object(request, settings),
         _queue(request, settings),
-        made(
-            "v1",
-            "Service",
-            NAME,
-            request,
-            "queue",
-            spec={
-                "selector": labels("queue"),
-                "ports": [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}],
-            },
-        ),
-        _queue_policy(request),
-        _worker_policy(request),
+        service(request),
+        *network_policies(request, allowed=allowed, workers={"matchLabels": labels("worker")}),
     ]
 
 
-def _queue(request: ExportRequest, settings: Portable) -> Object:
-    container: Object = {
+def settings_object(request: ExportRequest, settings: Portable) -> Object:
+    """Return the ConfigMap with the settings file."""
+    return made("v1", "ConfigMap", f"{NAME}-settings", request, "queue", data={"towline.yaml": yaml_of(settings.data)})
+
+
+def service(request: ExportRequest) -> Object:
+    """Return the Service by which the queue is called."""
+    ports = [{"name": "http", "port": PORT, "targetPort": "http", "protocol": "TCP"}]
+    return made("v1", "Service", NAME, request, "queue", spec={"selector": labels("queue"), "ports": ports})
+
+
+def network_policies(request: ExportRequest, *, allowed: Sequence[Object], workers: Object) -> list[Object]:
+    """Let those that are `allowed` reach the queue, and nobody the workers, which only call it."""
+    queue = {
+        "podSelector": {"matchLabels": labels("queue")},
+        "policyTypes": ["Ingress"],
+        "ingress": [{"from": list(allowed), "ports": [{"port": "http", "protocol": "TCP"}]}],
+    }
+    none = {"podSelector": workers, "policyTypes": ["Ingress"]}
+    api = "networking.k8s.io/v1"
+    return [
+        made(api, "NetworkPolicy", NAME, request, "queue", spec=queue),
+        made(api, "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=none),
+    ]
+
+
+def supervisor_container(request: ExportRequest, *, secrets: Sequence[Object], limits: Object | None = None) -> Object:
+    """Return the container of queue server and supervisor. `secrets`: the mounts of its secrets."""
+    requests: Object = {"cpu": "100m", "memory": "128Mi"}
+    return {
         "name": NAME,
         "image": request.server_image,
         "args": ["up", "--json"],
         "env": [{"name": "TOWLINE_FILE", "value": f"{CONFIG_FOLDER}/towline.yaml"}],
         "ports": [{"name": "http", "containerPort": PORT, "protocol": "TCP"}],
         # A hanging supervisor is restarted; an unavailable store is no reason for a restart.
-        "livenessProbe": probe("/v1/supervisor/livez", failures=3),
-        "readinessProbe": probe("/readyz", failures=2),
-        "startupProbe": probe("/livez", failures=30, period=2),
-        "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+        "livenessProbe": _probe("/v1/supervisor/livez", failures=3),
+        "readinessProbe": _probe("/readyz", failures=2),
+        "startupProbe": _probe("/livez", failures=30, period=2),
+        "resources": {"requests": requests, "limits": limits} if limits else {"requests": requests},
         "securityContext": locked_down(is_read_only=True),
         "volumeMounts": [
             {"name": "state", "mountPath": STATE_FOLDER},
             {"name": "settings", "mountPath": CONFIG_FOLDER, "readOnly": True},
-            {"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True},
+            *secrets,
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108  a mount of its own
         ],
     }
+
+
+def _queue(request: ExportRequest, settings: Portable) -> Object:
+    secrets: list[Object] = [{"name": "secrets", "mountPath": SECRETS_FOLDER, "readOnly": True}]
+    container = supervisor_container(request, secrets=secrets)
     pod = {
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": STOP_SECONDS,
@@ -185,28 +212,7 @@ def worker_labels(pool: PoolSpec) -> dict[str, str]:
     return {**labels("worker"), "app.kubernetes.io/name": worker_name(pool.name), CLIENT_LABEL: "true"}
 
 
-def _queue_policy(request: ExportRequest) -> Object:
-    """Allow the queue to be reached by workers, by pods labelled as clients, by KEDA and by monitoring."""
-    allowed = [
-        {"podSelector": {"matchLabels": {CLIENT_LABEL: "true"}}},
-        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "keda"}}},
-        {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "monitoring"}}},
-    ]
-    spec = {
-        "podSelector": {"matchLabels": labels("queue")},
-        "policyTypes": ["Ingress"],
-        "ingress": [{"from": allowed, "ports": [{"port": "http", "protocol": "TCP"}]}],
-    }
-    return made("networking.k8s.io/v1", "NetworkPolicy", NAME, request, "queue", spec=spec)
-
-
-def _worker_policy(request: ExportRequest) -> Object:
-    """Allow no connections to workers: they only call the queue."""
-    spec = {"podSelector": {"matchLabels": labels("worker")}, "policyTypes": ["Ingress"]}
-    return made("networking.k8s.io/v1", "NetworkPolicy", f"{NAME}-workers", request, "worker", spec=spec)
-
-
-def probe(path: str, *, failures: int, period: int = 10) -> Object:
+def _probe(path: str, *, failures: int, period: int = 10) -> Object:
     return {
         "httpGet": {"path": path, "port": "http"},
         "periodSeconds": period,
