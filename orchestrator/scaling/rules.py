@@ -17,7 +17,7 @@ from orchestrator.scaling.context import DecisionContext, Proposal
 from orchestrator.scaling.deadline import Need, workers_needed
 from orchestrator.scaling.finish_by import FinishForecast
 from orchestrator.scaling.upcoming import fewest, prepare
-from queue_core.process.wording import counted, shown_seconds
+from queue_core.process.wording import counted, shown_rate, shown_seconds
 
 NOTHING_TO_CHANGE: Final = "nothing to change"
 _DAY_SECONDS: Final = 86_400.0
@@ -130,7 +130,7 @@ def _saturated(context: DecisionContext) -> Proposal | None:
         return None
     target = _slot_each(context)
     size = f"the maximum of {spec.workers.max:,}" if target >= spec.workers.max else f"{target:,}"
-    why = f"heavy load: {facts.sample.ready:,} waiting, {rate:,.3g}/s arriving: scaling to {size}"
+    why = f"heavy load: {facts.sample.ready:,} waiting, {shown_rate(rate)}/s arriving: scaling to {size}"
     return Proposal(target, "saturated", why)
 
 

@@ -6,7 +6,7 @@ from typing import cast
 
 from queue_core.console.rates import QueueRates
 from queue_core.console.sparkline import Sparkline, greatest_of, sparkline, total_of
-from queue_core.process.wording import shown_seconds
+from queue_core.process.wording import shown_rate, shown_seconds
 from queue_core.verbs.wire import Json
 
 Values = tuple[float | None, ...]
@@ -31,13 +31,6 @@ class Figure:
     is_bad: bool = False
 
 
-def shown_rate(per_second: float) -> str:
-    """Return a rate in three digits: `1,250/s`, `8.02/s`, `0.03/s`, `0/s`."""
-    if per_second >= 100:
-        return f"{per_second:,.0f}/s"
-    return f"{per_second:.2f}/s" if 0 < per_second < 1 else f"{per_second:.3g}/s"
-
-
 def figures_of_pools(pools: Sequence[Json], trends: Sequence[Json]) -> list[Figure]:
     """Return the figures of a fleet: its pools now, and their last hour."""
 
@@ -48,14 +41,25 @@ def figures_of_pools(pools: Sequence[Json], trends: Sequence[Json]) -> list[Figu
     def rate(name: str) -> float:
         return sum(cast("float", one.get(f"{name}_per_second", 0.0)) for one in trends)
 
-    failed = rate("failed")
     return [
-        Figure("In", shown_rate(rate("arrivals")), "tasks added", line("arrivals"), "Tasks added per minute"),
-        Figure("Out", shown_rate(rate("completed")), "completed", line("completed"), "Tasks completed per minute"),
-        Figure("Failures", shown_rate(failed), "attempts", line("failed"), "Failed attempts per minute", failed > 0),
+        *_moving(QueueRates(rate("arrivals"), rate("completed"), rate("failed")), line),
         _waiting(pools, line("ready")),
         _wait(pools, line("longest_wait_seconds", greatest_of)),
         _workers(pools, line("workers")),
+    ]
+
+
+def _moving(rates: QueueRates, line: Callable[[str], Sparkline | None] = lambda _: None) -> list[Figure]:
+    """Return what goes in, what comes out and what fails; `line` has the last hour of each."""
+
+    def figure(label: str, per_second: float, detail: str, name: str, *, is_bad: bool = False) -> Figure:
+        of_line = f"{detail.capitalize()} per minute"
+        return Figure(label, f"{shown_rate(per_second)}/s", detail, line(name), of_line, is_bad)
+
+    return [
+        figure("In", rates.added, "tasks added", "arrivals"),
+        figure("Out", rates.completed, "tasks completed", "completed"),
+        figure("Failures", rates.failed, "failed attempts", "failed", is_bad=rates.failed > 0),
     ]
 
 
@@ -93,17 +97,11 @@ def figures_of_queues(queues: Sequence[Json], rates: Collection[QueueRates]) -> 
     def total(name: str) -> int:
         return sum(cast("int", one[name]) for one in queues)
 
-    moving = []
-    if rates:
-        failed = sum(one.failed for one in rates)
-        moving = [
-            Figure("In", shown_rate(sum(one.added for one in rates)), "tasks added"),
-            Figure("Out", shown_rate(sum(one.completed for one in rates)), "completed"),
-            Figure("Failures", shown_rate(failed), "attempts", is_bad=failed > 0),
-        ]
+    added, completed = sum(one.added for one in rates), sum(one.completed for one in rates)
+    failed = sum(one.failed for one in rates)
     dead = total("dead")
     return [
-        *moving,
+        *(_moving(QueueRates(added, completed, failed)) if rates else ()),
         Figure("Waiting", f"{total('ready'):,}"),
         Figure("Running", f"{total('in_flight'):,}"),
         Figure("Dead", f"{dead:,}", is_bad=dead > 0),

@@ -125,6 +125,13 @@ def shown_limits(before: str, max_in_flight: int | None, rate: Repeated | None) 
     return found if rate is None else [*found, f"{before}rate: {format_rate(rate.per_second)}"]
 
 
+def shown_rate(per_second: float) -> str:
+    """Format a measured rate, without its unit: "1,250", "12.9", "0.03", "0"; never as a power of ten."""
+    if per_second >= 99.95:
+        return f"{per_second:,.0f}"
+    return f"{per_second:.2f}" if 0 < per_second < 0.995 else f"{per_second:.3g}"
+
+
 def format_rate(per_second: float) -> str:
     """Return the shortest way to write so many times a second: 10 is "10/s", 0.1 is "6/min"."""
     for unit, seconds in (("s", 1.0), ("min", 60.0), ("h", 3_600.0), ("d", 86_400.0)):

@@ -48,6 +48,7 @@ from queue_core.process.wording import (
     shown_ago,
     shown_bytes,
     shown_clock,
+    shown_rate,
     shown_seconds,
     shown_setting,
 )
@@ -499,7 +500,7 @@ def _learned(decision: Json) -> str:
     if "startup_seconds" in number:
         parts.append(f"a start takes {shown_seconds(number['startup_seconds'])}")
     if "arrival_rate" in number:
-        parts.append(f"{number['arrival_rate']:,.3g} tasks/s arriving")
+        parts.append(f"{shown_rate(number['arrival_rate'])} tasks/s arriving")
     if "usable_slo_seconds" in number and "slo_seconds" in number:
         usable, slo = shown_seconds(number["usable_slo_seconds"]), shown_setting(number["slo_seconds"])
         slack = f" (safety factor {number['slack']:.2f})" if "slack" in number else ""
