@@ -35,7 +35,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 _SHOWN_CHARACTERS: Final = 500
-"""Of a queue's name that a message quotes: longer than any that there can be."""
+"""Characters of a queue's name that a message quotes, at most: more than any name has."""
 
 
 class QueueError(Exception):

@@ -26,7 +26,7 @@ RIGHTS: Final = (
     ("get", "configmaps", body.ANCHOR),
     ("get", "pods/log", ""),
 )
-"""What the supervisor does, each with its resource and the name of the only object; the last is for `towline logs`."""
+"""Calls of the supervisor, each with its resource and the name of the only object; the last is for `towline logs`."""
 _PROBE: Final = "doctor"
 _NO_FLEET: Final = "00000000-0000-0000-0000-000000000000"
 

@@ -61,7 +61,7 @@ _BARE_CODE: Final = re.compile(r"exit code \d+")
 
 
 Fate = Literal["", "disrupted", "node lost", "removed"]
-"""What the cluster of a worker says of its end: `disrupted`, it was evicted, preempted, or refused by its node; `node
+"""A cluster's word on the end of its worker: `disrupted`, it was evicted, preempted, or refused by its node; `node
 lost`, its node does not answer, or is gone; `removed`, somebody removed its Pod."""
 
 

@@ -29,7 +29,7 @@ def open_queues(
     """
     if url.startswith(SERVER_SCHEMES):
         return HttpQueues(url, token=token, retries=retries, timeout_seconds=timeout_seconds)
-    # What a server does for its callers, a fifth of what a worker imports, is for those who open a store.
+    # Only those who open a store import what a server does for its callers, a fifth of a worker's imports.
     from queue_core.client.local_calls import LocalQueues
     from queue_core.stores import open_store
     from queue_core.unit.service import QueueService

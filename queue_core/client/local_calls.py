@@ -120,14 +120,12 @@ class LocalQueue(Queue):
                 granted = self._service.run(lease, unit=unit)
             if not granted.leases and wait_seconds > 0:
                 granted = self._wait_for(lease, unit, tags=tags, wait_seconds=wait_seconds)
-            for _ in range(MAX_LATE_GRANTS):
-                if not self._service.is_late(granted.leases):
-                    break
+            late_grants = 0
+            while self._service.is_late(granted.leases):
+                late_grants += 1
                 with suppress(LeaseLostError):
                     self.release(granted.leases, charge="uncounted")
-                granted = self._service.run(lease, unit=unit)
-            else:
-                granted = Granted(())  # the last one's leases expire
+                granted = Granted(()) if late_grants > MAX_LATE_GRANTS else self._service.run(lease, unit=unit)
         except StoreError:
             if not deletions:
                 raise

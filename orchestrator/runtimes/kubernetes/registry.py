@@ -518,7 +518,7 @@ def _seen(member: PodWorker, state: PodState, *, at: Monotonic) -> PodWorker:
     leaves_since, is_taken = member.leaves_since, member.is_taken
     if state.is_leaving and leaves_since is None:
         leaves_since = at
-        # Of one that was found as it leaves, an earlier supervisor has asked it to, unless its cluster says otherwise.
+        # A Pod that leaves already when it is found was asked to by an earlier supervisor, unless its cluster says so.
         is_known = member.state is not None or member.is_claimed
         is_taken = not member.requested and (is_known or bool(state.placement.is_silent))
     if state.placement.is_silent and state.is_lost:

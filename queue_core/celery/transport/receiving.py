@@ -15,7 +15,7 @@ from queue_core.celery.transport.qos import LeaseQoS
 from queue_core.log import get_logger
 
 ENDS: Final = (KeyboardInterrupt, MemoryError, SystemExit)
-"""What Celery's worker ends with: `WorkerShutdown` is one."""
+"""The exceptions by which Celery ends its worker, such as `WorkerShutdown`."""
 LETTER: Final = "letter."
 """The beginning of delivery tags of messages from mailboxes; all others are tokens of leases."""
 

@@ -163,8 +163,8 @@ class LeaseCall:
     _gives_up: bool = field(default=False, init=False)
     """Return whether it is answered before its operation has been: one that has not begun to lease grants nothing."""
     _is_leasing: bool = field(default=False, init=False)
-    """Return whether an operation may have granted leases that it has not told yet. Set in its thread, before it looks
-    at `_gives_up`, which the loop sets before it looks here: one of the two sees the other."""
+    """Return whether it may have been granted leases with which it has not answered yet. An operation sets it in its
+    thread, before it looks at `_gives_up`, which the loop sets before it looks here: one of the two sees the other."""
     _ends_at: float | None = field(default=None, init=False)
     _timer: asyncio.TimerHandle | None = field(default=None, init=False)
     _context: CallContext = field(init=False, repr=False)
@@ -235,7 +235,8 @@ class LeaseCall:
 
     def _exchange(self, work: UnitOfWork) -> LeaseAnswer:
         """Delete finished tasks, and lease."""
-        if self._is_over and not self.deletions:
+        self._is_leasing = True
+        if (self._is_over or self._gives_up) and not self.deletions:
             return LeaseAnswer(NO_LEASES)  # its caller hung up before this ran
         self.check(work)
         if self._context.committer.is_threaded:  # in the loop nothing changes meanwhile
@@ -351,6 +352,7 @@ class LeaseCall:
 
     def _renew_late(self, leases: Sequence[Lease], call: ClientCall) -> None:
         """Renew late leases for their whole time, and answer with those still held."""
+        self._is_leasing = True
         waited = _waited(call)
 
         def renew(work: UnitOfWork) -> tuple[Instant, Sequence[Lease]]:

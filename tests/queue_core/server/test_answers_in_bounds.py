@@ -9,12 +9,14 @@ from functools import partial
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
 from queue_core.clock import ManualClock
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.leases.call import LeaseCall
 from queue_core.server.state import ServerState
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import ALL_STATES, ANY, NewTask, QueueSpec
+from queue_core.unit import service as service_module
 from queue_core.unit.service import QueueService
 from tests.support.google.appengine_calls import leased
 from tests.support.servers import QUEUE, RunningServer, a_server
@@ -191,6 +193,19 @@ def test_a_lease_of_milliseconds_is_delivered_though_it_is_over() -> None:
     leases = service.run(lambda turn: turn.lease(QUEUE, count=1, seconds=0.001)).leases
     clock.advance(0.1)
     assert not service.is_late(leases)
+
+
+def test_leases_that_come_late_time_and_again_are_given_back_and_left_to_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service_module, "STALL_SECONDS", 0.0)
+    monkeypatch.setattr(service_module, "LATE_SECONDS", -1.0)
+    queues = LocalQueues(QueueService(RemoteMemory()))
+    queues.put_queue(LIMITED)
+    queue = queues.queue(LIMITED.name)
+    queue.add(b"x")
+    assert queue.lease(worker="w") == []
+    assert (queue.stats().in_flight, queue.stats().ready, queue.peek().tasks[0].leases) == (0, 1, 0)
 
 
 @pytest.mark.parametrize("is_remote", [True, False], ids=["a remote store", "a store in this process"])

@@ -3,17 +3,24 @@
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing, contextmanager
+from threading import Event
 
 import pytest
 
+from queue_core.client.local_calls import LocalQueues
+from queue_core.client.queue import Queue
+from queue_core.clock import SystemClock, seconds_between
 from queue_core.errors import OutcomeUnknownError, StoreUnavailableError
 from queue_core.server.base.options import ServeOptions
 from queue_core.server.commit import threaded
 from queue_core.server.leases import call as lease_call
 from queue_core.server.leases import notifications, timers
+from queue_core.store import Transaction, Unit
 from queue_core.stores.memory.store import MemoryStore
 from queue_core.task import NewTask, QueueSpec
+from queue_core.unit import service as service_module
+from queue_core.unit.service import QueueService
 from tests.support.eventually import eventually
 from tests.support.servers import QUEUE, RunningServer, a_server, request
 from tests.support.stores.remote_memory import RemoteMemory
@@ -153,6 +160,52 @@ def test_a_lease_granted_by_a_store_that_then_stalled_reaches_the_client_and_is_
     assert (lease.payload, lease.lease_number) == (b"work", 1)
     servers.at_a.delete([lease.token])
     assert servers.at_a.stats().in_flight == 0
+
+
+def test_a_lease_that_is_renewed_as_it_came_late_is_left_to_nobody_when_its_calls_time_is_up(
+    callers: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease_call, "OVERTIME_SECONDS", 0.05)
+    monkeypatch.setattr(service_module, "STALL_SECONDS", 0.0)
+    monkeypatch.setattr(service_module, "LATE_SECONDS", 0.2)
+    store = HeldAnswers()
+    with a_server(store) as server, closing(server.queue()) as queue:
+        call = callers.submit(queue.lease, wait_seconds=0.5)
+        _waits(server)
+        granted, renewed = Event(), Event()
+        store.held = [granted, renewed]
+        beside = LocalQueues(QueueService(store.memory)).queue(QUEUE)
+        beside.add(b"work")
+        eventually(lambda: _leased_for_seconds(beside) > 0.3)
+        granted.set()  # too late: the server renews the lease, and does not hear of that either
+        eventually(lambda: not store.held)
+        before = store.transactions
+        eventually(lambda: call.done() or store.transactions > before)  # the client has sent the call again
+        renewed.set()
+        (lease,) = call.result(LONG_SECONDS)
+        assert lease.payload == b"work"
+        queue.delete([lease.token])
+        assert queue.stats().in_flight == 0
+
+
+def _leased_for_seconds(queue: Queue) -> float:
+    (task,) = queue.peek().tasks
+    return seconds_between(task.leased_at, SystemClock().now()) if task.leased_at else 0.0
+
+
+class HeldAnswers(RemoteMemory):
+    """A store whose next answers to changes are held until somebody lets each go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Event] = []
+
+    @contextmanager
+    def begin(self, unit: Unit = "transaction") -> Iterator[Transaction]:
+        with super().begin(unit) as transaction:
+            yield transaction
+        if self.held:
+            self.held.pop(0).wait(LONG_SECONDS)
 
 
 def test_a_caller_that_hangs_up_while_the_store_has_stalled_is_forgotten(servers: Servers) -> None:
