@@ -1,5 +1,6 @@
 """Alerts of the first page, most urgent first: each a sentence with the page where it is fixed."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -58,10 +59,11 @@ async def alerts_of_queues(call: PageCall, queues: Sequence[Json]) -> list[Alert
     """Return queues with dead tasks by class of error, paused ones, and those whose limits hold tasks."""
     alerts: list[Alert] = []
     dead = [one for one in queues if one["dead"]]
-    for place, one in enumerate(dead):
+    classes = await asyncio.gather(*(_classes(call, one) for one in dead[:QUEUES_GROUPED]))
+    counted_only = [""] * (len(dead) - len(classes))
+    for one, named in zip(dead, [*classes, *counted_only], strict=True):
         name, count = str(one["queue"]), cast("int", one["dead"])
-        classes = await _classes(call, one) if place < QUEUES_GROUPED else ""
-        sentence = f"{name}: {counted(count, 'dead task')}{classes}"
+        sentence = f"{name}: {counted(count, 'dead task')}{named}"
         alerts.append(("bad", sentence, f"queues/{quoted(name)}/dead"))
     for one in queues:
         name = str(one["queue"])

@@ -23,7 +23,6 @@ from queue_core.console.matching import (
 )
 from queue_core.console.pages.page import Act, ConsolePage, act_of
 from queue_core.console.pages.trends import rates_of_queues, trends_of_queues
-from queue_core.console.rates import QueueTotals, kept, rates, totals_of
 from queue_core.console.task_names import tasks_meant
 from queue_core.process.wording import counted
 from queue_core.unit.queue_verbs import Pause, Resume
@@ -72,10 +71,7 @@ def _place(text: str) -> int:
 async def _head(call: PageCall) -> dict[str, object]:
     queue = call.path["queue"]
     spec, stats = await asyncio.gather(call.get(_path(queue)), call.get(_path(queue, "/stats")))
-    look, key = totals_of(stats), ("looks", call.rights, queue)
-    looks = cast("tuple[QueueTotals, ...]", call.memory.get(key) or ())
-    call.memory.put(key, kept(looks, look))
-    return {"queue": queue, "spec": spec, "stats": stats, "rates": rates(looks, look)}
+    return {"queue": queue, "spec": spec, "stats": stats, "rates": rates_of_queues(call, [stats]).get(queue)}
 
 
 async def tasks(call: PageCall) -> Mapping[str, object]:

@@ -5,7 +5,7 @@ from typing import Final, cast
 
 from queue_core.console.api import ApiProblemError
 from queue_core.console.call import PageCall
-from queue_core.console.rates import QueueRates, QueueTotals, kept, rates, totals_of
+from queue_core.console.rates import KEPT_SECONDS, QueueRates, QueueTotals, kept, rates, totals_of
 from queue_core.console.sparkline import Sparkline, sparkline, total_of
 from queue_core.verbs.wire import Json
 
@@ -48,6 +48,8 @@ def rates_of_queues(call: PageCall, stats: Iterable[Json]) -> dict[str, QueueRat
     key = ("samples of queues", call.rights)
     looks = cast("dict[str, tuple[QueueTotals, ...]]", call.memory.get(key) or {})
     now = {str(one["queue"]): totals_of(one) for one in stats}
-    call.memory.put(key, {queue: kept(looks.get(queue, ()), look) for queue, look in now.items()})
+    both = {**looks, **{queue: kept(looks.get(queue, ()), look) for queue, look in now.items()}}
+    newest = max((look.at for look in now.values()), default=0.0)
+    call.memory.put(key, {queue: those for queue, those in both.items() if newest - those[-1].at <= KEPT_SECONDS})
     found = {queue: rates(looks.get(queue, ()), look) for queue, look in now.items()}
     return {queue: one for queue, one in found.items() if one is not None}
